@@ -20,7 +20,6 @@ from coterie.grouping.heterogeneity import compute_kolmogorov_smirnov
 from coterie.grouping.kmeans import kmeans
 from coterie.grouping.similarity import compute_coordinates, compute_cosines, compute_gram, compute_ternary_cosines
 from coterie.methods.catalogue import build
-from coterie.methods.client_probes import ask_pni
 from coterie.methods.fedgroup import FedGroup
 from coterie.reproduce.run import Measurement
 from coterie.run.driver import run_script

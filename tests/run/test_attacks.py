@@ -68,9 +68,14 @@ def test_noise_is_as_long_as_said_and_shared_by_those_who_collude() -> None:
 
 def test_the_key_of_noise_has_the_name_of_the_ask() -> None:
     """The class names of asks that carry vectors are part of random keys: another name is another draw."""
-    keys = []
+    keys: list[tuple[object, ...]] = []
+
+    def keep_key(*words: Any) -> int:
+        keys.append(words)
+        return make_key(*words)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coterie.run.conditions.make_key", lambda *words: keys.append(words) or make_key(*words))
+        patch.setattr("coterie.run.conditions.make_key", keep_key)
         updates_under("noise(share=0.5,collude=true)")
     assert keys == [(0, "hostile noise", 1, "Train", 0)] * 2
     assert (Gradient.__name__, Train.__name__) == ("Gradient", "Train")

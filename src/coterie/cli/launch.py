@@ -109,8 +109,9 @@ def _place_order(
         raise UserError(f"--minimum {minimum} is more than the {len(folder.sites)} sites of the federation: use fewer.")
     run = make_run(folder, name)
     trusted = tuple(spec for spec in (*settings.methods, settings.plan.selection) if is_external_code(spec))
-    sites, own = folder.sites, {"operator": get_operator_name(), "purpose": purpose}
-    run.place(Order(name, "study", settings.as_json(), sites, minimum or len(sites), trusted=trusted, **own), timeout)
+    needed, operator = minimum or len(folder.sites), get_operator_name()
+    order = Order(name, "study", settings.as_json(), folder.sites, needed, trusted=trusted, operator=operator, purpose=purpose)
+    run.place(order, timeout)
     return run, 0
 
 

@@ -31,7 +31,7 @@ def report(
     made = write(folder, figures=parse_formats(figures), score=score, baseline=baseline, target=target, margin=margin / 100, metric=metric)
     for fault in made.faults:
         console.print(fault, style="yellow", soft_wrap=True)
-    tables, figures, size = list(map(str, made.tables)), list(map(str, made.figures)), made.page.stat().st_size / (1 << 20)
-    console.print(f"{made.page} ({size:.1f} MiB), {len(tables)} tables, {len(figures)} figures.", soft_wrap=True)
+    tables, drawn, size = list(map(str, made.tables)), list(map(str, made.figures)), made.page.stat().st_size / (1 << 20)
+    console.print(f"{made.page} ({size:.1f} MiB), {len(tables)} tables, {len(drawn)} figures.", soft_wrap=True)
     if as_json:
-        print(json.dumps({"page": str(made.page), "tables": tables, "figures": figures, "faults": list(made.faults)}))
+        print(json.dumps({"page": str(made.page), "tables": tables, "figures": drawn, "faults": list(made.faults)}))

@@ -3,13 +3,13 @@
 Constructors check values by them; specs, study files, command-line options and listings are derived from them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from inspect import Parameter, signature
 from math import inf, isnan
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from coterie._util.errors import UserError, suggest_names
 
@@ -116,9 +116,13 @@ def parse_annotation(annotation: Any) -> SettingType | None:
     return SettingType(tuple(types), tuple(choices), none, sequence)
 
 
-@cache
-def get_setting_types(settings: Any) -> Mapping[str, SettingType]:
+def get_setting_types(settings: type) -> Mapping[str, SettingType]:
     """The plain settings of a dataclass, by name."""
+    return _read_setting_types(cast(Hashable, settings))
+
+
+@cache
+def _read_setting_types(settings: Any) -> Mapping[str, SettingType]:
     found = {name: parse_annotation(annotation) for name, annotation in get_type_hints(settings).items()}
     return {name: kind for name, kind in found.items() if kind is not None}
 

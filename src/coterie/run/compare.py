@@ -156,7 +156,7 @@ def compare(
     if not federations:
         raise UserError("A comparison needs data: give --data, once for each federation.")
     seeds = None if seeds is None else tuple(seeds)
-    if seeds is None and file is not None and "seeds" in file.said:  # else the default of a file is that of a single study
+    if seeds is None and file is not None and "seeds" in file.given:  # else the default of a file is that of a single study
         seeds = file.settings.seeds
     first = data_seed if data_seed is not None else 0 if stored is None else stored.draws[0]
     named, make = resolve_model(model if model is not None else "mclr" if stored is None else stored.model)
