@@ -20,8 +20,7 @@ import vl_convert
 from coterie.analysis.costs import find_time_to_target, sample_at_moments
 from coterie.analysis.record_reader import read_records
 from coterie.core.arrays import Doubles
-from coterie.core.plan import Plan
-from coterie.core.simulation import Slowed
+from coterie.core.plan import Plan, Slowed
 from coterie.evidence.settings import Settings
 from coterie.report.figure import CONFIG, SPEC_VERSION
 from coterie.run.study import Study
@@ -34,8 +33,8 @@ HORIZON = 200.0
 
 WAYS: dict[str, dict[str, Any]] = {
     "synchronous": {},
-    "asynchronous": {"asynchronous": 5},
-    "asynchronous, a = 0": {"asynchronous": 5, "staleness": 0.0},  # an old update counts as much as any
+    "asynchronous": {"buffer_size": 5},
+    "asynchronous, a = 0": {"buffer_size": 5, "staleness": 0.0},  # an old update counts as much as any
 }
 
 
@@ -86,8 +85,8 @@ def carried_out(case: Case, way: str, draws: int, moments: Doubles) -> dict[str,
             runs.append((own.accuracy[place, 0], clock))
             last = int(np.searchsorted(clock, HORIZON, side="right")) - 1
             lane = lanes[label, draw]
-            late = SPEEDS.times(lane.problem.roster, lane.keyed) > 1
-            slow.append(own.right[place, 0, last, late].sum() / max(own.tested[last, late].sum(), 1))
+            late = SPEEDS.times(lane.problem.roster, lane.derived_seed) > 1
+            slow.append(own.credits[place, 0, last, late].sum() / max(own.tested[last, late].sum(), 1))
             trainings.append(own.costs["passes"][place, 0, : own.rounds[last] + 1].sum() / plan.local.epochs)
         curves = np.stack([sample_at_moments(*run, moments) for run in runs])
         found[label] = Runs(curves, curves[:, -1], np.array(slow), np.array(trainings), runs)

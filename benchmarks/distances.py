@@ -56,7 +56,7 @@ def table(world: World, device: str) -> dict[str, dict[int, list[float]]]:
 
 def asks(world: World, steps: int) -> list[StampedAsk]:
     """So many steps of a few clients from each of the starts."""
-    local = PAPER.but(epochs=20, max_steps=steps)
+    local = PAPER.replace(epochs=20, max_steps=steps)
     return [StampedAsk(Train(np.arange(CLIENTS), world.model.initial(seed)(), local), seed, 1) for seed in range(STARTS)]
 
 
@@ -93,7 +93,7 @@ def kept_in_float32(world: World, stamped: StampedAsk, device: str, nudge: int |
     sums were float32's.
     """
     ask, space = train_ask(stamped), Workspace(world, torch.device(device), torch.float64)
-    parts, keys, found = world.federation.train, Work(stamped, world).keys(ask.purpose, ask.clients), []
+    parts, keys, found = world.federation.train, Work.bind(stamped, world).keys(ask.purpose, ask.clients), []
     for place, (client, key) in enumerate(zip(ask.clients, keys, strict=True)):
         write_vector(space.module, space.vector(ask.models[0]))
         weights = [w for w in space.module.parameters() if w.requires_grad]

@@ -29,7 +29,7 @@ ROUNDS = 30
 
 def _asks(world: World, lanes: int, local: Local) -> list[Work]:
     everybody = np.arange(len(world.federation))
-    return [Work(StampedAsk(Train(everybody, world.model.initial(0)(), local), seed, 1, lane=seed), world) for seed in range(lanes)]
+    return [Work.bind(StampedAsk(Train(everybody, world.model.initial(0)(), local), seed, 1, lane=seed), world) for seed in range(lanes)]
 
 
 def _job(works: Sequence[Work]) -> TrainingJob:
@@ -59,9 +59,9 @@ def rates(images: Images) -> None:
 def _error(work: Work, resident: tuple[torch.Tensor, torch.Tensor]) -> float:
     """The worst of four clients against the loop in float64, as a share of how far training moved it."""
     assert isinstance(work.ask, Train)
-    few = StampedAsk(work.ask.take(np.arange(4)), work.stamped.seed, work.stamped.round_)
+    few = StampedAsk(work.ask.take(np.arange(4)), work.seed, work.round_)
     [expected] = LoopEngine(work.world, "cpu", torch.float64).run([few])
-    found, _ = fused_gpu.train(_job([Work(few, work.world)]), resident=resident)
+    found, _ = fused_gpu.train(_job([Work.bind(few, work.world)]), resident=resident)
     return max(apart(a, b, work.ask.models[0]) for a, b in zip(found, expected.vectors, strict=True))
 
 
@@ -72,7 +72,7 @@ def sequential(images: Images) -> None:
         world = World.of(images.divided("iid(clients=30,test=0)"), model)
         [everybody] = _asks(world, 1, PAPER)
         assert isinstance(everybody.ask, Train)
-        job, resident = _job([Work(StampedAsk(everybody.ask.take(np.arange(1)), 0, 1), world)]), _resident(world)
+        job, resident = _job([Work.bind(StampedAsk(everybody.ask.take(np.arange(1)), 0, 1), world)]), _resident(world)
         seconds = median(lambda: fused_gpu.train_on_device(job, resident=resident), device="cuda")  # noqa: B023
         a_step = seconds / int(job.steps()[0]) * 1e6
         row(model, f"{a_step:.2f} us/step")

@@ -31,7 +31,7 @@ def cnn(images: Images, model: str = "cnn", targets: tuple[float, float] | None 
     """Microseconds a client step of 80 clients: their training alone, and the whole round, driver and aggregation included."""
     world = World.of(images.divided("iid(clients=100)"), model)
     heading(f"{model}, {world.model.layout.size:,} parameters, a round of 80 clients, E=1, B=10")
-    workload = Workload(model, world, PAPER.but(epochs=1), cohort=80, rounds=1)
+    workload = Workload(model, world, PAPER.replace(epochs=1), cohort=80, rounds=1)
     plain = _plain(world, workload)
     row("plain PyTorch, a client of it", f"{plain * 1e6:.0f} us/step")
     for place, precision in enumerate(PRECISIONS):
@@ -49,8 +49,8 @@ def proximal(images: Images, model: str = "cnn", precisions: Sequence[Precision]
     """Microseconds a client step of 80 clients in training: FedAvg's, FedProx's, and forty of each side by side."""
     world = World.of(images.divided("iid(clients=100)"), model)
     heading(f"{model}, {world.model.layout.size:,} parameters, a proximal term: 80 clients, E=1, B=10")
-    start, local = world.model.initial(0)(), PAPER.but(epochs=1)
-    pulled, half = local.but(mu=1.0), np.arange(40)
+    start, local = world.model.initial(0)(), PAPER.replace(epochs=1)
+    pulled, half = local.replace(mu=1.0), np.arange(40)
     sides = {
         "FedAvg": [Train(np.arange(80), start, local)],
         "FedProx": [Train(np.arange(80), start, pulled)],

@@ -15,7 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from benchmarks.timing import heading, row, verdict
 from coterie.core.arrays import Doubles, Floats, Ids
-from coterie.core.sketches import Sketch, project
+from coterie.core.vectors import Sketch, project
 from coterie.grouping import landmarks
 from coterie.grouping.bipartition import bipartition_by_cosines, bipartition_large
 from coterie.grouping.clustering import (

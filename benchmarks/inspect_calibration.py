@@ -28,8 +28,9 @@ from coterie.engines.batched import BatchedEngine
 from coterie.engines.world import World
 from coterie.evidence.settings import parse_seeds
 from coterie.grouping.structure import StructureResult, find_groups
-from coterie.grouping.structure_views import Probes, probe
+from coterie.grouping.structure_views import Probes
 from coterie.inspect.differences import compare_halves, compare_halves_by_class
+from coterie.methods.client_probes import ask_probes
 from coterie.run.driver import run_script
 
 Spec = str | Gaussians
@@ -108,7 +109,7 @@ def one(spec: Spec, seed: int, data_dir: Path | None, labels: bool) -> dict[str,
     world = World.of(federation, "mclr")
     problem = world.problem
     ctx = problem.context(Plan(), seed, 0)
-    script = probe(problem.initial(seed)(), problem.roster.clients, len(federation.classes), ctx, labels=labels)
+    script = ask_probes(problem.initial(seed)(), problem.roster.clients, len(federation.classes), ctx, labels=labels)
     with BatchedEngine(world, "cpu", 1) as engine:
         probes: Probes = run_script(script, engine, seed=seed)
     rng = make_generator(make_key(seed, "calibration"))

@@ -20,7 +20,7 @@ from coterie.core.local import Local
 from coterie.core.method import Context
 from coterie.core.plan import Plan
 from coterie.core.rng import make_key
-from coterie.core.sketches import Sketch, project
+from coterie.core.vectors import Sketch, project
 from coterie.data.catalogue import load
 from coterie.deploy.site.explain import describe_disclosure
 from coterie.deploy.site.ledger import calibrate_noise

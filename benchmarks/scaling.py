@@ -54,7 +54,7 @@ def parameters(images: Images) -> None:
     for model in ("mclr", "mlp(16)", "mlp(64)", "mlp(128)", "mlp(256)", "mlp(512)", "mlp(256,128)"):
         world = World.of(federation, model)
         engine = BatchedEngine(world)
-        workload = Workload("", world, PAPER.but(epochs=2), 20, 1)
+        workload = Workload("", world, PAPER.replace(epochs=2), 20, 1)
         workload.ours(engine)
         seconds = float(np.median([workload.ours(engine)[0] for _ in range(5)]))
         recorded = workload.recorded()

@@ -32,7 +32,7 @@ METHODS = (("fedavg", FedAvg()), ("fedprox(mu=1)", FedProx(mu=1)))
 
 
 def lanes_of_study(world: World, seeds: range, rounds: int, methods: int = 2, cohort: int = 20, epochs: int = 20) -> list[Lane]:
-    plan = Plan(rounds=rounds, cohort=cohort, local=PAPER.but(epochs=epochs), evaluate_every=1)
+    plan = Plan(rounds=rounds, cohort=cohort, local=PAPER.replace(epochs=epochs), evaluate_every=1)
     return make_lanes(list(METHODS[:methods]), list(seeds), world.problem, plan)
 
 

@@ -21,7 +21,7 @@ from coterie.data.federation import Federation, Samples
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Engine, StampedAsk
 from coterie.engines.local_engine import Work
-from coterie.engines.routes import Route, RouteName, get_layer_sizes
+from coterie.engines.routes import Backend, Route, RouteName, get_layer_sizes
 from coterie.engines.world import World
 from coterie.evidence.records import RUNNING, RoundRecord
 from coterie.methods.fedavg import FedAvg
@@ -65,9 +65,9 @@ def _random_images() -> Samples:
 class Forced(BatchedEngine):
     """The batched engine on a route that it would not choose."""
 
-    def __init__(self, world: World, route: RouteName, device: str = "cpu") -> None:
+    def __init__(self, world: World, route: RouteName, backend: Backend, device: str = "cpu") -> None:
         super().__init__(world, device)
-        self.forced = Route(route, "the benchmark asks for it")
+        self.forced = Route(route, backend, "the benchmark asks for it")
 
     def _route(self, world: World, local: Local) -> Route:
         return self.forced
@@ -130,7 +130,7 @@ class Workload:
         world, sizes = self.world, self.world.federation.train.sizes
         cohort = world.problem.context(self.plan, 0, round_).cohort()
         ask = Train(cohort, world.model.initial(0)(), self.local)
-        keys = Work(StampedAsk(ask, 0, round_), world).keys(ask.purpose, cohort)
+        keys = Work.bind(StampedAsk(ask, 0, round_), world).keys(ask.purpose, cohort)
         return [
             (int(c), np.stack([shuffle(extend_key(int(key), epoch), int(sizes[c])) for epoch in range(self.local.epochs)]))
             for c, key in zip(cohort, keys, strict=True)

@@ -413,7 +413,7 @@ ATTACKS = (
     Attack(
         "code or a Ray cluster named in a study file",
         MAKER,
-        "refused without `--trust`",
+        "refused without `--trust-code`",
         (
             "cli/test_trust.py::test_a_study_file_runs_its_code_only_with_trust",
             "cli/test_trust.py::test_not_even_trusted_names_call_what_is_no_module",

@@ -1,6 +1,6 @@
 """Check that a rebuild changes no number: run small studies on another commit and on this tree, and compare what they write.
 
-    python scripts/equivalence.py BASE [--only TEXT] [--jobs N] [--keep DIR]
+    python scripts/equivalence.py BASE [--only TEXT,...] [--jobs N] [--keep DIR]
 
 BASE is a commit, checked out in a temporary worktree, or a folder with a source tree. Both trees run the same studies on this machine, each
 with its own source. Tables, models and JSON output are compared bitwise, except for the payload of a NaN. Names may differ: the constants
@@ -432,7 +432,7 @@ def main() -> int:
     """Run, compare, print the table; 1 where something differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base", help="a commit, or a folder with a source tree")
-    parser.add_argument("--only", default="", help="studies whose name contains this text")
+    parser.add_argument("--only", default="", help="studies whose name contains one of these texts, separated by commas")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--keep", type=Path, help="keep what the studies wrote in this new folder")
     parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
@@ -440,7 +440,10 @@ def main() -> int:
     if chosen.worker:
         work(Path(chosen.base), chosen.worker)
         return 0
-    names = [name for name in STUDIES if chosen.only in name and (not name.startswith("text-") or HAS_LANGUAGE_MODELS)]
+    wanted = [name for name in STUDIES if any(text in name for text in chosen.only.split(","))]
+    names = [name for name in wanted if not name.startswith("text-") or HAS_LANGUAGE_MODELS]
+    if not names:
+        parser.error(f"no study has a name with {chosen.only}: choose from {', '.join(STUDIES)}")
     with tempfile.TemporaryDirectory() as temporary:
         folder = chosen.keep.resolve() if chosen.keep else Path(temporary) / "studies"
         folder.mkdir(parents=True)

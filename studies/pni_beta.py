@@ -19,7 +19,7 @@ from scipy.stats import page_trend_test
 from coterie.data.catalogue import load
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.world import World
-from coterie.grouping.heterogeneity import ask_pni
+from coterie.methods.client_probes import ask_pni
 from coterie.report.figure import Figure
 from coterie.report.style import OKABE_ITO
 from coterie.run.driver import run_script

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import softmax
 
-from coterie.analysis.aggregation_weights import read_client_weights
+from coterie.analysis.groups import read_client_weights
 from coterie.evidence.reader import Evidence, read_notes
 
 METHOD = "simprox"

@@ -1,6 +1,6 @@
-"""Ways to damage a study, each seeded, for tests and drills: flipped bits, lost and swapped segments, kills, changed data.
+"""Ways to damage a study, each seeded: flipped bits, lost and swapped segments, kills, changed data.
 
-Everything here works on folders and processes as a user has them; nothing reaches into the code that is tried.
+Everything works on folders and processes as a user has them; only `reseal` uses the code under test.
 """
 
 import json
@@ -11,10 +11,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from coterie._util.files import hash_file
+from coterie.evidence.manifest import Link, Manifest, StudyHead, compute_origin, read_manifest
 
 # Runs a command, and kills its own process (SIGKILL) at the n-th time that it opens, makes, renames or removes something below a folder.
 KILLED = """
@@ -112,11 +116,16 @@ def reverse_methods(folder: Path) -> None:
     edit_json(folder / "settings.json", lambda tree: tree.update(methods=list(reversed(tree["methods"]))))  # type: ignore[call-overload]
 
 
-def without_manifests(folder: Path) -> Path:
-    """Make of a study what an earlier version would have written: format 2."""
-    edit_json(folder / "settings.json", lambda tree: tree.update(format=2))
-    for path in [folder / "head.json", folder / "data.json", *folder.glob("segments/*/manifest.json")]:
-        path.unlink()
+def reseal(folder: Path) -> Path:
+    """Let the head and the manifests of a study have the hashes of its files as they are now, so that only their contents are wrong."""
+    head = StudyHead.from_folder(folder)
+    for path in numbered(folder) if (folder / "segments").is_dir() else ():
+        manifest = read_manifest(path)
+        assert isinstance(manifest, Manifest)
+        files = {name: hash_file(path / name) for name in manifest.files if (path / name).exists()}
+        replace(manifest, previous=head.last, files=files, study=compute_origin(head.files).sha256).write(path)
+        head = replace(head, last=Link(path.name, hash_file(path / "manifest.json")))
+    head.write(folder)
     return folder
 
 

@@ -19,7 +19,7 @@ from coterie.evidence import Evidence
 from coterie.evidence.settings import Settings
 from coterie.run.execution import Execution
 from coterie.run.study import Study
-from integrity import without_manifests
+from integrity import reseal
 
 SETTINGS = Settings(
     methods=(AVG, GROUP, RANDOM, SIM, "fedprox(mu=1e30)"),
@@ -58,7 +58,7 @@ def test_a_study_on_disk_becomes_a_comparison(folder: Path) -> None:
     comparison = open_comparison(folder)
     (found,) = comparison.federations
     assert found.seeds == (0, 1)
-    assert found.methods[SIM].grouping is not None
+    assert found.methods[SIM].group_quality is not None
     assert found.methods[GROUP].decomposition is not None
     assert 0 <= found.methods[GROUP].scores["validated"].mean <= 1
     said = comparison.verdicts()[SETTINGS.data]
@@ -80,10 +80,10 @@ def test_memory_and_disk_are_compared_alike(folder: Path) -> None:
 
 
 def damaged(folder: Path, tmp_path: Path, file: str, segment: int) -> Path:
-    copy = without_manifests(Path(shutil.copytree(folder, tmp_path / "copy")))
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     path = sorted((copy / "segments").iterdir())[segment] / file
     path.write_bytes(path.read_bytes()[:50])
-    return copy
+    return reseal(copy)
 
 
 def test_a_study_that_is_not_whole_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -126,20 +126,20 @@ def test_tables_that_no_number_is_read_from_are_not_missed(folder: Path, tmp_pat
 
 
 def test_a_study_that_is_cut_short_says_so(folder: Path, tmp_path: Path) -> None:
-    copy = without_manifests(Path(shutil.copytree(folder, tmp_path / "copy")))
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     first, second, third, fourth = sorted((copy / "segments").iterdir())
     shutil.rmtree(fourth)  # the second seed stands at round 2
-    found = open_comparison(copy).federations[0]
+    found = open_comparison(reseal(copy)).federations[0]
     assert found.seeds == (0,)
     assert "Only 1 of 2 repetitions are complete and compared." in write_verdicts(found)
     shutil.rmtree(second)  # and so does the first
-    found = open_comparison(copy).federations[0]
+    found = open_comparison(reseal(copy)).federations[0]
     assert (found.seeds, found.scope.last) == ((0, 1), 2)
-    assert any(said.startswith("The study stands at round 2 of 4") for said in write_verdicts(found))
+    assert any(said.startswith("The study is at round 2 of 4") for said in write_verdicts(found))
     shutil.rmtree(first)
     shutil.rmtree(third)
     with pytest.raises(UserError, match="no evaluated round yet"):
-        open_comparison(copy)
+        open_comparison(reseal(copy))
 
 
 def test_several_federations_are_ranked_and_a_broken_one_is_named(folder: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from analysis.made_records import ALONE, AVG, GROUP, SIM, by_hand, flat
 from coterie._util.errors import UserError
 from coterie.analysis.findings import compute_findings
-from coterie.analysis.score_names import SCORES
+from coterie.analysis.metrics import SCORES
 from coterie.analysis.scores import TAIL_ROUNDS, compute_scores, find_scope, score_curves
 from coterie.core.arrays import Array
 from coterie.evidence.records import DIVERGED, LaneEnd

@@ -80,8 +80,8 @@ def test_a_lane_that_did_not_reach_the_end_is_told_as_a_problem(capfd: pytest.Ca
         (["run", "fedavgg"], "Unknown method 'fedavgg': did you mean 'fedavg'"),
         (["run", "fedavg+finetun"], "Unknown wrapper 'finetun': did you mean 'finetune'"),
         (["run", "fedprox(nu=1)"], "has no setting 'nu': did you mean 'mu'"),
-        (["run", "fedprox(mu=big)"], "mu='big' should be a number"),
-        (["run", "fedavg(weighting=sizes)"], "weighting='sizes' is not known"),
+        (["run", "fedprox(mu=big)"], "cannot use mu='big': give a number"),
+        (["run", "fedavg(weighting=sizes)"], "cannot use weighting='sizes'"),
         (["run", "fedprox(mu=1"], "Cannot read"),
         (["run", "fedavg", "--data", "digit/rotated"], "digits"),
         (["run", "fedavg", "--data", "digits/rotatd"], "rotated"),
@@ -176,9 +176,12 @@ def test_plan_says_what_a_study_would_take_and_runs_none(
     assert (study["clients"], study["evaluated"], study["lanes"]) == (8, 3, 4)
     assert study["total"]["seconds"] == sum(each["seconds"] for each in study["methods"])
     assert "8 clients, 3 of them evaluated, 650 parameters, 6 rounds, 4 lanes" in " ".join(stderr.split())
+    assert {kind: (route["route"], route["backend"]) for kind, route in study["routes"].items()} == {"mclr with sgd": ("fused", "numba")}
+    assert "Route of mclr with sgd: fused: numba (row 4), since a whole local training is one compiled function." in stderr
+    assert [line.split()[:2] for line in stderr.splitlines() if line.startswith(">")] == [[">", "4"]]
     assert not (tmp_path / "out").exists()
 
-    monkeypatch.setattr("coterie.run.waves.host_memory", lambda: 1000)
+    monkeypatch.setattr("coterie.run.waves.get_host_memory", lambda: 1000)
     code, _, stderr = coterie(capfd, monkeypatch, "plan", str(file))
     assert code == 2
     assert "One seed of this study holds 41.6 kB" in stderr
@@ -188,7 +191,7 @@ def test_plan_says_what_a_study_would_take_and_runs_none(
 def test_asynchronous_rounds_tell_their_time_and_refuse_in_a_sentence(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    out, slow = str(tmp_path / "study"), ["--speeds", "slowed(factor=4)", "--asynchronous", "3", "--concurrency", "6"]
+    out, slow = str(tmp_path / "study"), ["--speeds", "slowed(factor=4)", "--buffer-size", "3", "--concurrency", "6"]
     code, stdout, stderr = coterie(capfd, monkeypatch, "run", "fedavg", *QUICK, *slow, "--out", out)
     assert code == 0, stderr
     assert "Simulated time to" in stdout
@@ -197,7 +200,7 @@ def test_asynchronous_rounds_tell_their_time_and_refuse_in_a_sentence(
     assert "Simulated time to" in again
     code, _, stderr = coterie(capfd, monkeypatch, "run", "fedsim", *QUICK, *slow)
     assert code == 2
-    assert stderr.startswith("coterie: The method 'fedsim' cannot be run with asynchronous=3: asynchronous rounds are for methods")
+    assert stderr.startswith("coterie: The method 'fedsim' cannot be run with buffer_size=3: asynchronous rounds are for methods")
     code, _, stderr = coterie(capfd, monkeypatch, "run", "fedavg", *QUICK, "--speeds", "lognormal(sigma=-1)")
     assert code == 2
     assert "sigma=-1" in stderr

@@ -18,8 +18,8 @@ from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.evidence import Evidence, digest
 from coterie.evidence.restore import restore
+from coterie.run.async_rounds import PendingReplies
 from coterie.run.execution import Execution
-from coterie.run.pending_replies import PendingReplies
 from coterie.run.study import study
 
 DATA = "digits/rotated(clients=8,groups=4)"
@@ -31,7 +31,7 @@ COMMAND = [
 ASYNCHRONOUS = [
     *(sys.executable, "-c", "from coterie.cli import main; main()"),
     *("run", "fedavg", "simprox", "--data", DATA, "--rounds", "24", "--engine", "loop", "--lr", "0.1"),
-    *("--batch", "40", "--checkpoint-every", "2", "--asynchronous", "2", "--concurrency", "6", "--speeds", "lognormal(1.0)"),
+    *("--batch", "40", "--checkpoint-every", "2", "--buffer-size", "2", "--concurrency", "6", "--speeds", "lognormal(1.0)"),
 ]
 
 
@@ -107,7 +107,7 @@ def test_a_killed_run_with_clients_at_work_resumes_to_the_same_digest(coterie: C
         execution=Execution(engine="loop"),
         lr=0.1,
         batch_size=40,
-        asynchronous=2,
+        buffer_size=2,
         concurrency=6,
         speeds="lognormal(1.0)",
     )

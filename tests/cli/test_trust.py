@@ -85,9 +85,12 @@ def ran(here: Path) -> bool:
 def test_a_study_file_runs_its_code_only_with_trust(coterie: Commands, here: Path) -> None:
     path = study_file(here, "theirs:net(width=2)")
     said = coterie.refused("run", path)
-    assert f"The study file {path} needs code that is not Coterie's, the model 'theirs:net(width=2)': if you trust it, say so with" in said
+    assert (
+        f"The study file {path} needs code that is not Coterie's, the model 'theirs:net(width=2)': if you trust it, add --trust-code"
+        in said
+    )
     assert not ran(here)
-    coterie("run", path, "--trust")
+    coterie("run", path, "--trust-code")
     assert ran(here)
 
 
@@ -95,7 +98,7 @@ def test_not_even_trusted_names_call_what_is_no_module(coterie: Commands, here: 
     for model in ("os:system('touch PWNED')", "os:popen('touch PWNED')", "subprocess:Popen('touch PWNED', shell=true)"):
         path = study_file(here, model)
         assert "needs code" in coterie.refused("run", path)
-        assert "name a subclass of torch.nn.Module" in coterie.refused("run", path, "--trust")
+        assert "name a subclass of torch.nn.Module" in coterie.refused("run", path, "--trust-code")
     assert "name a subclass of torch.nn.Module" in coterie.refused("run", "fedavg", "--data", DATA, "--model", "os:system('touch PWNED')")
     assert not (here / "PWNED").exists()
 
@@ -123,7 +126,7 @@ def test_a_study_file_names_a_ray_cluster_only_with_trust(coterie: Commands, her
         address = f"127.0.0.1:{cluster.getsockname()[1]}"
         path = study_file(here, "mclr")
         path.write_text(path.read_text() + f'[execution]\nray = "{address}"\n')
-        says = f"The study file {path} sends the study to the Ray cluster '{address}', which may run code here: if you trust it, say so"
+        says = f"The study file {path} sends the study to the Ray cluster '{address}', which may run code here: if you trust it, add"
         for command in (["run"], ["compare", "--out", here / "out"], ["plan"]):
             assert says in coterie.refused(*command, path)
         with pytest.raises(UntrustedCodeError):
@@ -163,8 +166,8 @@ def test_a_method_of_ones_own_runs_where_it_is_typed(coterie: Commands, here: Pa
     for more in ([], ["--model", "mclr"]):  # another model says nothing of methods
         assert "the method 'theirs:Mine': if you trust it" in coterie.refused("run", path, *more)
     assert not ran(here)
-    coterie(*words, "--trust")
-    coterie("run", path, "--trust")
+    coterie(*words, "--trust-code")
+    coterie("run", path, "--trust-code")
     assert ran(here)
     assert "has no setting 'nu': did you mean 'mu'" in coterie.refused("run", "theirs:Mine(nu=1)", "--data", DATA)
 
@@ -202,22 +205,22 @@ def test_evidence_is_shown_without_its_code_and_exported_only_with_trust(coterie
     sys.modules.pop("theirs")
     for command in (["show"], ["digest"], ["report"]):
         coterie(*command, "study")
-    assert "if you trust it, say so with --trust" in coterie.refused("export", "study", "--method", "fedavg", "--all", "--out", "bundles")
+    assert "if you trust it, add --trust-code" in coterie.refused("export", "study", "--method", "fedavg", "--all", "--out", "bundles")
     with pytest.raises(UntrustedCodeError):
         load_served_models("study", "fedavg")
     assert not ran(here)
-    coterie("export", "study", "--method", "fedavg", "--client", "client-0", "--out", "bundle", "--trust")
+    coterie("export", "study", "--method", "fedavg", "--client", "client-0", "--out", "bundle", "--trust-code")
     assert ran(here)
 
     (here / "RAN").unlink()
     sys.modules.pop("theirs")
     rows = here / "rows.npy"
     np.save(rows, np.zeros((2, *ct.load("digits/iid(clients=4)").input_shape), np.float32))
-    assert "if you trust it, say so with --trust" in coterie.refused("predict", "bundle", "--data", rows)
+    assert "if you trust it, add --trust-code" in coterie.refused("predict", "bundle", "--data", rows)
     with pytest.raises(UntrustedCodeError):
         read_bundle("bundle", "theirs:other")
     assert not ran(here)
-    coterie("predict", "bundle", "--data", rows, "--trust")
+    coterie("predict", "bundle", "--data", rows, "--trust-code")
     coterie("predict", "bundle", "--data", rows, "--model", "theirs:net")
     assert ran(here)
 
@@ -242,7 +245,7 @@ def test_a_reproduction_runs_its_code_only_with_trust(coterie: Commands, here: P
         reproduce(study, out=here / "out")
     assert not ran(here)
     assert not (here / "reproduced").exists()
-    coterie("reproduce", path, "--trust")
+    coterie("reproduce", path, "--trust-code")
     assert ran(here)
 
 
@@ -281,4 +284,4 @@ def test_at_a_terminal_the_user_is_asked(here: Path, answer: str, code: int) -> 
     assert "needs code that is not Coterie's, the model 'theirs:net'. Run that code? [y/N]" in text
     assert run.returncode == code
     assert ran(here) == (code == 0)
-    assert ("say so with --trust" in text) == (code == 2)
+    assert ("add --trust-code" in text) == (code == 2)

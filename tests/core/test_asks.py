@@ -131,6 +131,6 @@ def test_local_refuses_what_cannot_be_used(setting: str, value: Any) -> None:
 
 
 def test_local_but() -> None:
-    assert Local(epochs=3).but(mu=1.0) == Local(epochs=3, mu=1.0)
+    assert Local(epochs=3).replace(mu=1.0) == Local(epochs=3, mu=1.0)
     with pytest.raises(UserError):
-        Local().but(mu=-1.0)
+        Local().replace(mu=-1.0)

@@ -3,8 +3,9 @@ import pytest
 
 from coterie.core.arrays import Floats
 from coterie.core.asks import Trained
-from coterie.core.mixing import Mixing, add_rows, add_rows_numpy, add_rows_unrolled, mix
+from coterie.core.mixing import Mixing, mix
 from coterie.core.rng import make_generator
+from coterie.core.vectors import add_rows, add_rows_numpy, add_rows_unrolled
 from coterie.testing import worlds
 from coterie.testing.play import make_round_context
 

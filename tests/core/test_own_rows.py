@@ -54,5 +54,5 @@ def test_whose_row_counts_can_be_said() -> None:
 def test_a_state_of_another_version_is_refused_in_a_sentence() -> None:
     arrays, tree = states.flatten(ClientTable.empty(2, np.zeros(1, np.float32)))
     tree["fields"]["seen"] = tree["fields"].pop("place")
-    with pytest.raises(UserError, match=r"another version of 'coterie.core.states:OwnRows'"):
+    with pytest.raises(UserError, match=r"another version of 'coterie.core.states:ClientTable'"):
         states.unflatten(arrays, tree)

@@ -13,8 +13,8 @@ from coterie._util.errors import UserError
 from coterie.core.plan import Plan
 from coterie.core.roster import samplers
 from coterie.core.specs import UntrustedCodeError
-from coterie.evidence.digest import digest
 from coterie.evidence.reader import Evidence
+from coterie.evidence.verify import digest
 from coterie.run.resume import resume_study
 from coterie.run.study_file import read_study_file
 from coterie.testing.fakes import make_context

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.linalg import hadamard
 
 from coterie.core.rng import make_generator, make_key
-from coterie.core.sketches import Sketch, _transform_rows, clip_rows, project
+from coterie.core.vectors import Sketch, _transform_rows, clip_rows, project
 from coterie.testing.fakes import make_context, make_layout
 
 

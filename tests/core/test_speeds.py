@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from coterie._util.errors import UserError
-from coterie.core.plan import Plan
+from coterie.core.plan import Plan, Speeds, parse_speeds
 from coterie.core.roster import Roster
-from coterie.core.simulation import Speeds, parse_speeds
 
 N = 2000
 ROSTER = Roster.of([f"client-{i}" for i in range(N)], np.arange(1, N + 1))

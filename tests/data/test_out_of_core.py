@@ -65,7 +65,7 @@ import coterie as ct
 from coterie.run.execution import Execution
 federation = ct.load(f"npz('{sys.argv[1]}')/natural(clients=400,test=0.5)")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-ct.study([ct.FedAvg()], data=federation, model="mclr", rounds=2, cohort=5, execution=Execution(threads=1))
+ct.study([ct.FedAvg()], data=federation, model="mclr", rounds=2, cohort=5, execution=Execution(threads=1, device="cpu"))
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print((after - before) // 1024)
 """

@@ -7,7 +7,7 @@ from coterie._util.json_io import to_json_value
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.deploy.messages import PROTOCOL, Hello
-from coterie.deploy.orders import ORDERED_ASKS, OrderTerms
+from coterie.deploy.orders import ASKS, OrderTerms
 from coterie.deploy.site.policy import DEFAULT_POLICY
 
 APPROVE_ANY = "[approve]\nany = true\n"  # for a policy of one's own, before its other tables
@@ -18,7 +18,7 @@ def make_terms(run: str = "r", model: str = "mclr", *, rounds: int = 1000, epoch
     """An order of FedAvg that names every ask, with some terms changed."""
     plan = to_json_value(asdict(Plan(rounds=rounds, local=Local(epochs=epochs))))
     told: dict[str, Any] = {"kind": "study", "operator": "a test", "purpose": "", "data": "sites", "methods": ("fedavg",)}
-    return OrderTerms(**{**told, "run": run, "model": model, "seeds": (0,), "asks": ORDERED_ASKS, "plan": plan, **changes})
+    return OrderTerms(**{**told, "run": run, "model": model, "seeds": (0,), "asks": ASKS, "plan": plan, **changes})
 
 
 def make_hello(terms: OrderTerms | None = None, number: str = "1", **changes: Any) -> Hello:

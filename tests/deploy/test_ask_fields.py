@@ -12,7 +12,7 @@ import pytest
 from coterie.core.asks import AskErrors, Evaluate, Gradient, Losses, Reply, Share, Train
 from coterie.core.local import Local
 from coterie.core.serving import COMBINED, Mixture, Serving
-from coterie.core.sketches import Sketch
+from coterie.core.vectors import Sketch
 from coterie.deploy.messages import KINDS, PROTOCOL, AskBatch, Denial, from_message, to_message
 from coterie.deploy.site.audit import Audit
 from coterie.deploy.site.ledger import Ledger
@@ -152,7 +152,19 @@ def test_the_table_has_every_field_of_every_kind_that_an_ask_may_hold() -> None:
     for kind, table in FIELDS.items():
         assert set(table) == {f.name for f in fields(kind)}
     asked = {kind.__name__ for kind in FIELDS}
-    answered = {"Parcel", "Answers", "Hello", "SiteCard", "Delivery", "Received", "Denied", "Trained", "Gradients", "LossTable", "Errors"}
+    answered = {
+        "AskBatch",
+        "ReplyBatch",
+        "Hello",
+        "SiteCard",
+        "Delivery",
+        "Receipt",
+        "Denial",
+        "Trained",
+        "Gradients",
+        "LossTable",
+        "Errors",
+    }
     assert set(KINDS) - asked - answered == {"Evaluated", "dict"}
 
 

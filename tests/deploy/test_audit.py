@@ -46,7 +46,7 @@ def test_a_changed_line_is_named(log: Path) -> None:
     for place in (0, 2, 4):  # the last one, too
         whole = lines(log)
         changed = whole.copy()
-        changed[place] = changed[place].replace(b'"Train"', b'"Error"')
+        changed[place] = changed[place].replace(b'"Train"', b'"Other"')
         log.write_bytes(b"".join(changed))
         assert verify_audit(log).faults == (f"Line {place + 1} (number {place + 1}) was changed.",)
         log.write_bytes(b"".join(whole))
@@ -56,7 +56,7 @@ def test_a_line_written_anew_with_its_hash_is_found_by_the_next(log: Path, tmp_p
     whole = lines(log)
     other = tmp_path / "other.jsonl"
     for i in range(3):
-        Audit(other).append({"ask": "Error", "round": i})
+        Audit(other).append({"ask": "AskErrors", "round": i})
     log.write_bytes(b"".join([*whole[:2], lines(other)[2], *whole[3:]]))
     assert "Line 2 was replaced" in verify_audit(log).faults[0]
     assert "Line 3 was replaced" in verify_audit(log).faults[1]
@@ -220,7 +220,7 @@ def test_hellos_cards_and_what_is_refused_are_in_the_log(kit: Path) -> None:
 def test_a_purpose_of_50_megabytes_reaches_no_log(kit: Path) -> None:
     site, terms = Site(kit), make_terms("first")
     site.answer(to_message(make_hello(terms)))
-    with pytest.raises(MessageError, match="a Parcel with a text of over 4,096 characters"):
+    with pytest.raises(MessageError, match="AskBatch with a text of over 4,096 characters"):
         site.answer(parcel_of(terms, purpose="x" * 50_000_000))
     assert (kit / "audit.jsonl").stat().st_size < 5_000
 

@@ -34,7 +34,7 @@ OWNER = {client: f"site of {client}" for client in FEDERATION.ids}
 SETTINGS = Settings(
     methods=("fedavg", "fedprox(mu=0.1)", "simprox"),
     data=FEDERATION.name,
-    plan=Plan(rounds=8, cohort=5, asynchronous=2, concurrency=4, counts="believed", local=Local(epochs=2, batch_size=5, lr=0.1)),
+    plan=Plan(rounds=8, cohort=5, buffer_size=2, concurrency=4, counts="believed", local=Local(epochs=2, batch_size=5, lr=0.1)),
 )
 
 
@@ -125,7 +125,7 @@ def test_answers_that_come_together_are_kept_for_the_rounds_after() -> None:
         def time(self, site: str) -> float:
             return {"a": 1.0, "b": 10.0}[site]
 
-    alone = replace(SETTINGS, methods=("fedavg",), plan=Plan(rounds=3, asynchronous=1, counts="believed"))
+    alone = replace(SETTINGS, methods=("fedavg",), plan=Plan(rounds=3, buffer_size=1, counts="believed"))
     result, _ = real(Two(), alone, owner={client: "ab"[i // 3] for i, client in enumerate(FEDERATION.ids)})
     notes = result.evidence.frame("notes").set_index("name")["value"]
     assert sorted(notes["arrived"]) == ["[0]", "[1]", "[2]"]
@@ -169,7 +169,7 @@ def test_a_job_that_ends_takes_what_was_on_its_way_with_it(tmp_path: Path) -> No
     ("change", "told"),
     [
         ({"plan": replace(SETTINGS.plan, speeds="equal")}, "a real federation's clients take their own time: leave speeds= away"),
-        ({"methods": ("fedavg", "fedsim")}, "'fedsim' cannot be run with asynchronous=2"),
+        ({"methods": ("fedavg", "fedsim")}, "'fedsim' cannot be run with buffer_size=2"),
     ],
 )
 def test_what_cannot_be_is_refused_before_any_site_is_asked(change: dict[str, Any], told: str, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from coterie.evidence.reader import Evidence
 from coterie.methods.combiners import AccuracyGate, ByRow, Mean, MostConfident, Online, OwnExpert
 from coterie.methods.grouped import Groups
 from coterie.run.execution import Execution
-from integrity import without_manifests
+from integrity import reseal
 
 METHODS = (
     "fedavg",
@@ -141,7 +141,7 @@ def test_one_model_answers_for_anybody(studies: dict[str, Path]) -> None:
 def test_exporting_changes_nothing_in_the_study(studies: dict[str, Path], tmp_path: Path) -> None:
     folder = tmp_path / "study"
     shutil.copytree(studies["heart"], folder)
-    (without_manifests(folder) / "segments" / "000099").mkdir()  # a broken segment, which a resumed study would remove
+    (folder / "segments" / ".draft-000099").mkdir()  # of a run that was killed
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     load_served_models(folder, "fedavg")
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
@@ -167,10 +167,10 @@ def test_a_bare_name_is_enough_where_it_is_the_only_one(studies: dict[str, Path]
 def test_a_lane_that_is_not_at_its_end_is_refused(studies: dict[str, Path], tmp_path: Path) -> None:
     folder = tmp_path / "study"
     shutil.copytree(studies["heart"], folder)
-    without_manifests(folder)
     settings = json.loads((folder / "settings.json").read_text())
     settings["plan"]["rounds"] = 5
     (folder / "settings.json").write_text(json.dumps(settings))
+    reseal(folder)
     with pytest.raises(UserError, match="is at round 2 of 5: let the study run to its end with resume=True"):
         load_served_models(folder, "fedavg")
     for path in folder.rglob("states.safetensors"):
@@ -178,6 +178,7 @@ def test_a_lane_that_is_not_at_its_end_is_refused(studies: dict[str, Path], tmp_
     with pytest.raises(UserError, match="There is no state of fedavg, seed 3"):
         load_served_models(folder, "fedavg")
     shutil.rmtree(folder / "segments")
+    reseal(folder)
     with pytest.raises(UserError, match="There is no state of fedavg, seed 3"):
         load_served_models(folder, "fedavg")
 
@@ -201,10 +202,11 @@ def test_other_data_than_the_studys_are_refused(studies: dict[str, Path], tmp_pa
         load_served_models(
             studies["heart"], "fedavg", federation=replace(heart, y=1 - heart.y), newcomers=replace(heart, ids=("a", "b", "c", "d"))
         )
-    older = tmp_path / "older"
-    shutil.copytree(studies["heart"], older)
-    with pytest.raises(UserError, match="The clients of 'heart' are not those of"):  # all that an earlier version has written down
-        load_served_models(without_manifests(older), "fedavg", federation=ct.load("heart(test=0.5)"))
+    copy = tmp_path / "study"
+    shutil.copytree(studies["heart"], copy)
+    (copy / "data.json").unlink()
+    with pytest.raises(UserError, match="The clients of 'heart' are not those of"):
+        load_served_models(reseal(copy), "fedavg", federation=ct.load("heart(test=0.5)"))
 
 
 @dataclass(frozen=True)
@@ -268,7 +270,7 @@ def told(**changes: Any) -> Callable[[Path], None]:
 
 def prepared_as(name: str, mean: Sequence[float] = (0.0,)) -> dict[str, Any]:
     scalings = {"": {"mean": list(mean), "deviation": [1.0]}}
-    return {"columns": [{"name": name, "words": None}], "wishes": PrepOptions(scale="standard").told(), "scalings": scalings}
+    return {"columns": [{"name": name, "words": None}], "wishes": PrepOptions(scale="standard").to_dict(), "scalings": scalings}
 
 
 def worded_as(**changes: Any) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def test_shapes_are_not_multiplied_before_they_are_checked(tmp_path: Path) -> No
     with pytest.raises(UserError, match=r"is wrong at input_shape\.0"):
         read_bundle(crafted(tmp_path / "large", lambda head: head.update(input_shape=[10**18])))
     with pytest.raises(ValueError, match="a shape that no sample has"):
-        Inputs.read({"shapes": [[10**18] * 100_000], "tokens": [False], "names": []})
+        Inputs.from_dict({"shapes": [[10**18] * 100_000], "tokens": [False], "names": []})
 
 
 def test_a_model_of_very_many_layers_is_not_made(tmp_path: Path) -> None:

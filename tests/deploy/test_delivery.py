@@ -80,9 +80,9 @@ def test_what_is_no_name_is_no_run_no_site_no_order_and_no_folder(name: Any, kit
     with pytest.raises(MessageError):  # and where it is written it is looked at again
         write_delivery(replace(unpack(delivery_of(site, terms), KINDS), run=name), site.world, kit / "bundles")
     assert files_in(kit.parents[1]) - around <= {"outer/kit/audit.jsonl"}
-    with pytest.raises(MessageError, match="a Answers with a run"):
+    with pytest.raises(MessageError, match="ReplyBatch with a run"):
         from_message(to_message(ReplyBatch(PROTOCOL, name, "1", (), ())), ReplyBatch)
-    with pytest.raises(MessageError, match="a Received with a folder"):
+    with pytest.raises(MessageError, match="Receipt with a folder"):
         from_message(to_message(Receipt(PROTOCOL, "r", "1", name)), Receipt)
     with pytest.raises(UserError, match="cannot be called"):
         Order.read({"run": name, "kind": "study", "settings": {}})
@@ -150,7 +150,7 @@ def test_a_delivery_that_cannot_be_written_leaves_the_one_before(kit: Path, monk
     def full(*told: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("coterie.deploy.bundle.files.write_whole", full)
+    monkeypatch.setattr("coterie.deploy.bundle.files.write_atomic", full)
     with pytest.raises(MessageError, match="No space left"):
         site.answer(delivery_of(site, terms, 2.0))
     assert read_bundle(folder).models[0, 0] == 1.0
@@ -188,6 +188,6 @@ def test_what_a_site_says_does_not_reach_the_operator_s_terminal_as_it_is(tmp_pa
     assert (tmp_path / "journal.jsonl").stat().st_size < 10_000
     assert escape_text("a\x1b\nb") == "a\\x1b\\nb"
     with pytest.raises(MessageError) as error:
-        from_message(to_message(KINDS["Denied"]("\x1b[2J" + "x" * 10_000)), Receipt)
+        from_message(to_message(KINDS["Denial"]("\x1b[2J" + "x" * 10_000)), Receipt)
     assert signs([str(error.value)]) == set()
     assert len(str(error.value)) < 500

@@ -17,9 +17,9 @@ from coterie.deploy.messages import AskBatch, MessageError, ReplyBatch, from_mes
 from coterie.deploy.server.engine import FederatedEngine
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
-from coterie.evidence.digest import digest
 from coterie.evidence.settings import Settings
 from coterie.evidence.tables import TABLES
+from coterie.evidence.verify import digest
 from coterie.run.execution import Execution
 from coterie.run.study import Study
 from deploy.in_process import InProcess
@@ -182,8 +182,8 @@ def test_what_may_travel_is_a_closed_list() -> None:
     with pytest.raises(TypeError, match="known kinds"):
         to_message(LoopEngine)
     with pytest.raises(MessageError, match="unknown kind"):
-        from_message(to_message(AskBatch(1, "r", "n", (), ())).replace(b"Parcel", b"Popens"), AskBatch)
-    with pytest.raises(MessageError, match="a Parcel where a Answers"):
+        from_message(to_message(AskBatch(1, "r", "n", (), ())).replace(b"AskBatch", b"PopenXXX"), AskBatch)
+    with pytest.raises(MessageError, match="AskBatch instead of ReplyBatch"):
         from_message(to_message(AskBatch(1, "r", "n", (), ())), ReplyBatch)
     with pytest.raises(MessageError, match="over the limit"):
         from_message(b"x" * 100, AskBatch, limit=10)

@@ -37,7 +37,7 @@ def test_only_what_is_answered_is_said_to_be() -> None:
     said = words(Policy(privacy=DP))
     assert "Train is answered" in said
     assert "Gradient is answered" not in said
-    assert "The asks Gradient, Losses, Error." in said
+    assert "The asks Gradient, Losses, AskErrors." in said
     assert "Losses is answered" not in words(Policy(asks=("Train",)))
 
 
@@ -74,5 +74,5 @@ def test_commands(tmp_path: Path) -> None:
         run(app, ["policy", "check", str(path)], catch_exceptions=False)
     Audit(tmp_path / "audit.jsonl").append({"ask": "Train"})
     assert run(app, ["policy", "audit", str(tmp_path)]).exit_code == 0
-    (tmp_path / "audit.jsonl").write_text((tmp_path / "audit.jsonl").read_text().replace("Train", "Error"))
+    (tmp_path / "audit.jsonl").write_text((tmp_path / "audit.jsonl").read_text().replace("Train", "AskErrors"))
     assert run(app, ["policy", "audit", str(tmp_path)]).exit_code == 1

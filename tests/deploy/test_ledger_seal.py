@@ -16,7 +16,7 @@ from coterie._util.errors import UserError
 from coterie.core.asks import Evaluate, Gradient, Losses, Reply, Train
 from coterie.core.local import Local
 from coterie.core.serving import Serving
-from coterie.core.sketches import Sketch
+from coterie.core.vectors import Sketch
 from coterie.deploy.messages import Denial
 from coterie.deploy.site.audit import Audit, verify_audit
 from coterie.deploy.site.ledger import SEAL, Book, Charge, Ledger

@@ -36,7 +36,7 @@ def test_an_mlp_ends_as_in_simulation(running: Running) -> None:
 def test_a_slow_site_holds_nobody_up_and_counts_when_it_comes(running: Running) -> None:
     """One of two sites stands still for the first rounds, and the other goes on alone; then the other stands still, and the slow one's
     answer to an early question comes."""
-    plan = Plan(rounds=8, asynchronous=1, evaluate_every=8, local=Local(epochs=1))
+    plan = Plan(rounds=8, buffer_size=1, evaluate_every=8, local=Local(epochs=1))
     steps = [(0, signal.SIGSTOP, "site-1"), (3, signal.SIGCONT, "site-1"), (3, signal.SIGSTOP, "site-0"), (6, signal.SIGCONT, "site-0")]
     signalled = []
 

@@ -328,7 +328,7 @@ class Here:
         self.between()
         found = {}
         for site, data in parcels.items():
-            if b"Parcel" in data[:5000]:
+            if b"AskBatch" in data[:5000]:
                 self.asked.append(site)
             found[site] = self.sites[site].answer(data)
         return found

@@ -89,6 +89,6 @@ def test_what_a_file_names_is_agreed_to_first(tmp_path: Path) -> None:
     path.write_text(f'methods = ["{OWN}"]\ndata = "sites"\n')
     _, refused = launched(tmp_path / "one", str(path))
     assert isinstance(refused.exception, UntrustedCodeError)
-    folder, done = launched(tmp_path / "two", str(path), "--trust")
+    folder, done = launched(tmp_path / "two", str(path), "--trust-code")
     assert done.exit_code == 0, done.output
     assert find_run(folder, "mine").order()[0].trusted == (OWN,)

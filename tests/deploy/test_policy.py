@@ -42,7 +42,7 @@ def questions() -> dict[str, Ask[Any]]:
         "Train": Train(CLIENTS, INITIAL, Local()),
         "Gradient": Gradient(CLIENTS, INITIAL),
         "Losses": Losses(CLIENTS, INITIAL),
-        "Error": AskErrors(CLIENTS, INITIAL),
+        "AskErrors": AskErrors(CLIENTS, INITIAL),
         "Evaluate": Evaluate(Serving.one(CLIENTS, INITIAL)),
     }
 
@@ -212,7 +212,7 @@ def test_under_dp_sgd_only_what_it_protects_is_answered() -> None:
     policy = parse_policy("label_shares = true\n[privacy]\n" + DP)
     asks = questions()
     assert reason(policy, asks["Train"]) == reason(policy, asks["Evaluate"]) == ""
-    for name in ("Gradient", "Losses", "Error"):
+    for name in ("Gradient", "Losses", "AskErrors"):
         assert reason(policy, asks[name]).startswith(f"{name} is not answered under dp-sgd")
     assert "not answered under dp-sgd" in reason(policy, Evaluate(Serving.one(CLIENTS, INITIAL), part="validation"))
     for share in (Share(half=0), Share(label=0)):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from coterie._util.errors import UserError
 from coterie.core.asks import Gradient, Losses, Train
 from coterie.core.local import Local
-from coterie.core.sketches import clip_rows
+from coterie.core.vectors import clip_rows
 from coterie.deploy.site import privacy
 from coterie.deploy.site.policy import ClipNoise, DpSgd
 from coterie.deploy.site.privacy import PrivateTrainer, count_releases, draw_secure_normals, privatise_reply
@@ -224,7 +224,7 @@ def test_models_whose_samples_have_no_gradients_of_their_own_are_refused(build: 
         PrivateTrainer(make_custom_world(make_federation(), build), DP)
 
 
-@pytest.mark.parametrize("where", ["_agrees", "poisson_batch"])
+@pytest.mark.parametrize("where", ["_has_correct_gradients", "draw_poisson_batch"])
 def test_a_full_gpu_is_told_as_such(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither as a model that cannot be trained under dp-sgd, nor as an error without a name."""
 

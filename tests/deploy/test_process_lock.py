@@ -26,7 +26,7 @@ ENDS = 10.0  # seconds in which a process must have ended
 SLEEPING = "import signal\nprint('ready', flush=True)\nsignal.pause()\n"
 # Starts a child as `coterie join` starts FLARE's client, says its number, and waits to be killed.
 PARENT = """
-import subprocess, sys, signal
+import os, subprocess, sys, signal
 from pathlib import Path
 from coterie.deploy.flare.child_process import child_command
 from coterie.deploy.flare.processes import ProcessLock
@@ -34,7 +34,9 @@ how, folder = sys.argv[1], Path(sys.argv[2])
 lock = ProcessLock(folder, "The site a")
 words = child_command([sys.executable], "nvflare.private.fed.app.sleeping", how) if how != "orphan" else [
     sys.executable, "-c", "import signal; signal.pause()", "nvflare.private.fed.app.sleeping"]
-child = subprocess.Popen([*words, "-m", str(folder)], pass_fds=[lock.handle], start_new_session=True, stdout=subprocess.DEVNULL)
+environment = os.environ | {"PYTHONPATH": os.pathsep.join([sys.argv[3], os.environ["PYTHONPATH"]])}
+child = subprocess.Popen(
+    [*words, "-m", str(folder)], env=environment, pass_fds=[lock.handle], start_new_session=True, stdout=subprocess.DEVNULL)
 print(child.pid, flush=True)
 signal.pause()
 """
@@ -62,9 +64,9 @@ class Family:
     """A holder and its child."""
 
     def __init__(self, how: str, kit: Path, module: Path) -> None:
-        paths = {"PYTHONPATH": os.pathsep.join([str(module), SOURCE])}
+        paths = {"PYTHONPATH": SOURCE}
         self.parent = subprocess.Popen(
-            [sys.executable, "-c", PARENT, how, str(kit)], env=os.environ | paths, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", PARENT, how, str(kit), str(module)], env=os.environ | paths, stdout=subprocess.PIPE, text=True
         )
         assert self.parent.stdout is not None
         self.child = psutil.Process(int(self.parent.stdout.readline()))

@@ -62,7 +62,7 @@ def test_with_an_exact_policy_answers_are_the_engines(tmp_path: Path) -> None:
     for mine, engines in zip(replies, LoopEngine(make_world()).run(everything()), strict=True):
         assert same(mine, engines)
     entries = log(tmp_path)
-    assert [e["ask"] for e in entries] == ["Train", "Gradient", "Losses", "Error", "Evaluate"]
+    assert [e["ask"] for e in entries] == ["Train", "Gradient", "Losses", "AskErrors", "Evaluate"]
     first, trained = entries[0], cast(Any, replies[0])
     assert (first["run"], first["round"], first["seed"], first["purpose"], first["denied"]) == ("r1", 1, 0, "train", None)
     assert first["clients"] == list(make_world().federation.ids)
@@ -152,7 +152,7 @@ def test_a_full_gpu_is_told_without_commands_that_a_site_does_not_have(tmp_path:
     def full(self: LoopEngine, works: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.")
 
-    monkeypatch.setattr(LoopEngine, "carry_out", full)
+    monkeypatch.setattr(LoopEngine, "execute", full)
     (reply,) = worker(tmp_path).answer(asks(TRAIN))
     assert reply == Denial("The site could not answer: The GPU has too little memory for this model and batch.", "failure")
     assert log(tmp_path)[-1]["error"] == "The GPU has too little memory for this model and batch."

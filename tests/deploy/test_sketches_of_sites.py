@@ -11,7 +11,7 @@ import pytest
 
 from coterie.core.asks import Gradient, Reply, Train
 from coterie.core.local import Local
-from coterie.core.sketches import Sketch
+from coterie.core.vectors import Sketch
 from coterie.deploy.messages import PROTOCOL, AskBatch, Denial, from_message, to_message
 from coterie.deploy.site.audit import Audit
 from coterie.deploy.site.explain import explain_policy

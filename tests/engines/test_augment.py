@@ -83,7 +83,7 @@ def test_training_is_keyed_whatever_the_engine() -> None:
 
     with LoopEngine(world, threads=1) as loop, BatchedEngine(world) as batched:
         assert trained(loop, ask) == trained(batched, ask) == trained(loop, ask)
-        assert batched.routes() == {"cnn with sgd, augmented by flip+crop(1)": "loop"}
+        assert batched.routes() == {"cnn with sgd, augmented by flip+crop(1)": "loop: autograd"}
         plain = Train(np.arange(2), start, Local(lr=0.1))
         assert trained(loop, plain) != trained(loop, ask)
         assert trained(batched, plain) == trained(loop, plain)

@@ -84,10 +84,10 @@ def test_lanes_of_different_methods_agree_with_the_oracle(
     plain = Train(everybody, models, local, start=rng.integers(0, 2, n))
     asks = stamped(
         plain,
-        Train(some, models[:1], local.but(mu=0.0, epochs=1)),
+        Train(some, models[:1], local.replace(mu=0.0, epochs=1)),
         replace(plain, anchors=rng.normal(size=(n, d)).astype(np.float32), mus=rng.random(n)),
         replace(plain, linear=0.1 * rng.normal(size=(n, d)).astype(np.float32), epochs=rng.integers(0, 4, n)),
-        replace(plain, local=local.but(max_steps=3), purpose="pretrain"),
+        replace(plain, local=local.replace(max_steps=3), purpose="pretrain"),
     )
     with BatchedEngine(world) as engine, oracle(world) as reference:
         for found, expected in zip(engine.run(asks), reference.run(asks), strict=True):
@@ -95,7 +95,7 @@ def test_lanes_of_different_methods_agree_with_the_oracle(
             assert np.array_equal(found.steps, expected.steps)
             assert np.array_equal(found.sizes, expected.sizes)
             close(found.vectors, expected.vectors, 1e-5 if model == "mclr" else 1e-4)
-        assert set(engine.routes().values()) == {"fused"}
+        assert set(engine.routes().values()) == {"fused: numba"}
 
 
 @calm
@@ -148,9 +148,9 @@ def test_modules_without_kernels_go_to_other_routes_and_agree() -> None:
     federation = replace(ragged([5, 9, 2], 64, 3, seed=1), central=None)
     images = replace(federation, x=federation.x.reshape(-1, 8, 8))
     for world, route in (
-        (World.of(federation, "mlp(6, 5, 4)"), "vectorised"),  # three hidden layers
-        (World.of(images, "cnn"), "loop"),
-        (World.of(federation, "torch.nn:Linear(in_features=64,out_features=3)"), "vectorised"),
+        (World.of(federation, "mlp(6, 5, 4)"), "stacked: vmap"),  # three hidden layers
+        (World.of(images, "cnn"), "loop: autograd"),
+        (World.of(federation, "torch.nn:Linear(in_features=64,out_features=3)"), "stacked: vmap"),
     ):
         ask = Train(np.arange(3), world.model.initial(0)()[None], Local(epochs=2, batch_size=4, lr=0.05))
         with BatchedEngine(world) as engine, oracle(world) as reference:
@@ -167,7 +167,7 @@ def with_dropout(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
     return nn.Sequential(nn.Dropout(0.5), nn.Linear(input_shape[0], outputs))
 
 
-@pytest.mark.parametrize(("build", "route"), [(with_batch_norm, "exact"), (with_dropout, "loop")])
+@pytest.mark.parametrize(("build", "route"), [(with_batch_norm, "stacked: vmap, exact"), (with_dropout, "loop: autograd")])
 def test_modules_that_mix_samples_or_draw_are_told_apart(build: Any, route: str) -> None:
     federation = ragged([6, 9, 4], 6, 3, seed=1)
     world = worlds.make_custom_world(federation, lambda: build(federation.input_shape, 3), build.__name__)
@@ -178,12 +178,12 @@ def test_modules_that_mix_samples_or_draw_are_told_apart(build: Any, route: str)
     close(found.vectors, expected.vectors, 1e-4)
 
 
-def test_adam_goes_to_the_vectorised_route() -> None:
+def test_adam_takes_the_stacked_route() -> None:
     world = World.of(ragged([5, 9, 2], 6, 3, seed=1), "mclr")
     ask = Train(np.arange(3), world.model.initial(0)()[None], Local(epochs=2, batch_size=4, lr=0.01, optimizer="adam"))
     with BatchedEngine(world) as engine, oracle(world) as reference:
         (found,), (expected,) = engine.run(stamped(ask)), reference.run(stamped(ask))
-        assert engine.routes() == {"mclr with adam": "vectorised"}
+        assert engine.routes() == {"mclr with adam": "stacked: vmap"}
     close(found.vectors, expected.vectors, 1e-4)
 
 
@@ -231,15 +231,15 @@ def test_the_digest_is_the_same_for_any_number_of_lanes_threads_and_resumptions(
 def test_a_pinned_route_that_is_not_here_is_refused() -> None:
     world = World.of(ragged([5, 9], 6, 3, seed=1), "mclr")
     ask = Train(np.arange(2), world.model.initial(0)()[None], Local())
-    with BatchedEngine(world, pinned={"mclr with sgd": "vectorised"}) as engine:
-        with pytest.raises(UserError, match="begun on the vectorised route"):
+    with BatchedEngine(world, pinned={"mclr with sgd": "stacked: vmap"}) as engine:
+        with pytest.raises(UserError, match=r"started on the route 'stacked: vmap', which is not available here \(fused: numba"):
             engine.run(stamped(ask))
-        with pytest.raises(UserError, match="begun on the vectorised route"):
+        with pytest.raises(UserError, match=r"started on the route 'stacked: vmap', which is not available here \(fused: numba"):
             engine.prepare(Local())
         assert engine.routes() == {}
-    with BatchedEngine(world, pinned={"mclr with sgd": "fused"}) as engine:
+    with BatchedEngine(world, pinned={"mclr with sgd": "fused: numba"}) as engine:
         engine.prepare(Local())
-        assert engine.routes() == {"mclr with sgd": "fused"}
+        assert engine.routes() == {"mclr with sgd": "fused: numba"}
 
 
 def test_engines_are_made_as_asked() -> None:
@@ -251,9 +251,9 @@ def test_engines_are_made_as_asked() -> None:
         assert batched.worlds == {0: world, 7: world}
         assert batched.threads == 3
     assert resolve_device("cpu") == "cpu"
-    with pytest.raises(UserError, match="'warp' is not to be had here"):
+    with pytest.raises(UserError, match="'warp' is not available here"):
         resolve_device("warp")
-    with pytest.raises(UserError, match="'warp' is not to be had here"):
+    with pytest.raises(UserError, match="'warp' is not available here"):
         make_engine(world, device="warp")
 
 

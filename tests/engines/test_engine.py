@@ -11,7 +11,7 @@ from torch import nn
 from coterie.core.asks import Ask, AskErrors, Evaluate, Gradient, Losses, Train
 from coterie.core.local import Local
 from coterie.core.serving import COMBINED, Mixture, Serving
-from coterie.core.sketches import Sketch
+from coterie.core.vectors import Sketch
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Engine, StampedAsk
 from coterie.engines.loop import LoopEngine
@@ -33,7 +33,7 @@ DRAWING = worlds.make_custom_world(
 ENGINES: dict[str, tuple[World, Callable[[World], Engine]]] = {
     "loop": (worlds.make_world(), LoopEngine),
     "fused": (worlds.make_world(), BatchedEngine),
-    "vectorised": (STACKED, BatchedEngine),
+    "stacked": (STACKED, BatchedEngine),
     "batched loop": (DRAWING, BatchedEngine),
     "altered": (worlds.make_world(), lambda world: AlteredEngine(pass_unchanged, world)),
     "fake": (worlds.make_world(), lambda world: FakeEngine(lambda ask, client: None)),

@@ -22,7 +22,7 @@ from coterie.engines.world import World
 from coterie.run.execution import Execution
 from coterie.run.resume import resume_study
 from coterie.testing import worlds
-from engines.vectorised.vector_oracle import job_for, noise_world
+from engines.stacked.stacked_oracle import job_for, noise_world
 
 ASK = Train(np.arange(6), World.of(worlds.make_federation(), "mlp(8,8)").model.initial(0)(), Local(epochs=3, batch_size=5, lr=0.1))
 
@@ -62,7 +62,7 @@ def test_a_batch_in_pieces_is_the_same_step(size: int) -> None:
 
 def test_a_small_device_is_told_in_one_sentence() -> None:
     class Full(LoopEngine):
-        def carry_out(self, works: Sequence[Work]) -> list[Any]:
+        def execute(self, works: Sequence[Work]) -> list[Any]:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.")
 
     with Full(worlds.make_world()) as engine, pytest.raises(UserError, match=r"The GPU has too little memory .* --microbatch 8"):
@@ -72,15 +72,15 @@ def test_a_small_device_is_told_in_one_sentence() -> None:
 def test_a_study_goes_on_with_batches_in_smaller_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device fills up in the second round; nothing is lost, and smaller pieces bring it to the end."""
     seen: list[int | None] = []
-    plain = LoopEngine.carry_out
+    plain = LoopEngine.execute
 
     def filling(self: LoopEngine, works: Sequence[Work]) -> list[Any]:
         seen.append(self.microbatch)
-        if self.microbatch is None and any(work.stamped.round_ == 2 and isinstance(work.ask, Train) for work in works):
+        if self.microbatch is None and any(work.round_ == 2 and isinstance(work.ask, Train) for work in works):
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return plain(self, works)
 
-    monkeypatch.setattr(LoopEngine, "carry_out", filling)
+    monkeypatch.setattr(LoopEngine, "execute", filling)
     out, how = tmp_path / "study", Execution(engine="loop", device="cpu", checkpoint_every=1)
     with pytest.raises(UserError, match="too little memory"):
         ct.study("fedavg", data="digits/iid(clients=4)", rounds=3, out=out, execution=how)

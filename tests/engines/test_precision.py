@@ -21,7 +21,7 @@ from coterie.evidence.settings import Settings
 from coterie.run.execution import Execution
 from coterie.run.study import Study
 from coterie.testing.worlds import make_custom_world
-from engines.vectorised.vector_oracle import CLASSES, noise_world
+from engines.stacked.stacked_oracle import CLASSES, noise_world
 
 SEEN: set[str] = set()
 

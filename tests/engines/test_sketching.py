@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from coterie.core.asks import Gradient, Share, Train
 from coterie.core.local import Local
 from coterie.core.rng import make_key
-from coterie.core.sketches import Sketch, project
+from coterie.core.vectors import Sketch, project
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine

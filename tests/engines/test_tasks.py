@@ -103,7 +103,7 @@ def test_the_stacked_route_agrees_with_the_loop_on_ragged_clients(task: TaskName
                 np.testing.assert_allclose(
                     getattr(found, name), getattr(expected, name), rtol=2e-5, atol=2e-6, err_msg=f"{question.kind} {name}"
                 )
-        assert set(engine.routes().values()) == {"vectorised"}  # and not one that knows classes only
+        assert set(engine.routes().values()) == {"stacked: vmap"}  # and not one that knows classes only
 
 
 def test_a_step_of_the_absolute_error_by_hand() -> None:

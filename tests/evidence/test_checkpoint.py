@@ -44,28 +44,28 @@ DTYPES = ("<f4", "<f8", "<i8", "<i4", "|b1")
 )
 def test_an_array_is_what_its_pieces_make(dtype: str, rows: int, rest: list[int]) -> None:
     array = np.random.default_rng(rows).integers(0, 2, (rows, *rest)).astype(dtype)
-    cut = ChunkLayout.of(array)
+    cut = ChunkLayout.from_array(array)
     if cut is None:
         assert array.nbytes < 2 * MIN_CHUNK_BYTES
         return
-    apart = cut.apart(array)
+    apart = cut.split(array)
     assert [piece.nbytes for piece in apart] == cut.lengths
     assert all(piece.nbytes >= MIN_CHUNK_BYTES for piece in apart[:-1])
     assert all(length % (array.nbytes // rows) == 0 for length in cut.lengths)  # whole rows
-    again = cut.join_pieces(apart)
+    again = cut.join(apart)
     assert (again.dtype, again.shape) == (array.dtype, array.shape)
     np.testing.assert_array_equal(again, array)
     assert ChunkLayout.from_json(json.loads(json.dumps([cut.dtype, cut.shape, cut.rows]))) == cut
 
 
 def test_pieces_are_rows_unless_these_are_small_or_many() -> None:
-    assert ChunkLayout.of(np.zeros((10, 7850), np.float32)) == ChunkLayout("<f4", (10, 7850), 1)
-    assert ChunkLayout.of(np.zeros((100, 10), np.float32)) is None  # in the file of small ones
-    assert ChunkLayout.of(np.zeros((1000, 10), np.float32)) == ChunkLayout("<f4", (1000, 10), 103)
-    assert ChunkLayout.of(np.zeros((4, 0), np.float32)) is None
-    assert ChunkLayout.of(np.zeros((), np.float32)) is None
+    assert ChunkLayout.from_array(np.zeros((10, 7850), np.float32)) == ChunkLayout("<f4", (10, 7850), 1)
+    assert ChunkLayout.from_array(np.zeros((100, 10), np.float32)) is None  # in the file of small ones
+    assert ChunkLayout.from_array(np.zeros((1000, 10), np.float32)) == ChunkLayout("<f4", (1000, 10), 103)
+    assert ChunkLayout.from_array(np.zeros((4, 0), np.float32)) is None
+    assert ChunkLayout.from_array(np.zeros((), np.float32)) is None
     many = np.broadcast_to(np.float32(0), (3 * MAX_CHUNKS, 2048))  # takes no memory
-    cut = ChunkLayout.of(many)
+    cut = ChunkLayout.from_array(many)
     assert cut is not None
     assert cut.rows == 3
 
@@ -114,7 +114,7 @@ def test_who_goes_on_writes_no_more_than_who_never_stopped(tmp_path: Path) -> No
 
 
 @st.composite
-def courses(draw: st.DrawFn) -> list[dict[str, set[int]]]:
+def schedules(draw: st.DrawFn) -> list[dict[str, set[int]]]:
     """By segment: of the lanes that have a round in it, the clients whose models change. A lane that ends is in no later segment."""
     segments = []
     left = {"a", "b", "c"}
@@ -125,22 +125,22 @@ def courses(draw: st.DrawFn) -> list[dict[str, set[int]]]:
     return segments
 
 
-@given(schedule=courses())
-def test_states_are_whole_and_bytes_are_bounded(course: list[dict[str, set[int]]]) -> None:
+@given(schedule=schedules())
+def test_states_are_whole_and_bytes_are_bounded(schedule: list[dict[str, set[int]]]) -> None:
     """The arithmetic of checkpoints without a disk: every one can be put together from its files, of which it needs at least half, and in
     all no more than twice what changes is written."""
     files: dict[int, np.ndarray] = {}
     now = {method: np.full((6, SIZE), ord(method), np.float32) for method in "abc"}
     known: dict[object, dict[bytes, ChunkLocation]] = {}
     changed = 3 * ROW
-    for number, lanes in enumerate(course, start=1):
+    for number, lanes in enumerate(schedule, start=1):
         for method, clients in lanes.items():
             now[method] = now[method].copy()
             for client in clients:
                 now[method][client] = number * 100 + client + ord(method) / 1000
             changed += len(clients) * ROW
         progress = [LaneProgress(key(method), number, LaneEnd(number), Models(now[method])) for method in lanes]
-        draft = CheckpointDraft.of(number, progress, known, {n: file.nbytes for n, file in files.items()})  # type: ignore[arg-type]
+        draft = CheckpointDraft.from_lanes(number, progress, known, {n: file.nbytes for n, file in files.items()})  # type: ignore[arg-type]
         if draft.fresh:
             files[number] = np.concatenate(draft.fresh)
         made = draft.checkpoint.arrays(files)
@@ -178,7 +178,7 @@ def test_a_damaged_file_is_found_and_what_rests_on_it_made_again(tmp_path: Path,
     integrity.flip(file, 3) if damage == "altered" else file.unlink()
     assert any(str(file) in told and DAMAGES[damage] in told for told in verify(folder).damaged)
     looked = load_lanes(folder)
-    assert f"The checkpoint {file} {DAMAGES[damage]}: its rounds are made again." in looked.told
+    assert f"The checkpoint {file} {DAMAGES[damage]}: its rounds are run again." in looked.notices
     reached = {lane.end.round_ for lane in looked.lanes.values()}
     assert reached == ({7} if place == 9 else set())  # on the sixth both kept checkpoints rest
     restore(folder)
@@ -200,7 +200,8 @@ def test_a_spare_file_that_is_damaged_is_set_aside_and_never_referred_to_again(t
     integrity.flip(folder / "segments" / "000001" / "pieces.bin", 1)
     lanes, told = restore(folder)
     assert lanes[key("a")].end.round_ == 1
-    assert told == [f"The spare checkpoint {folder / 'segments' / '000001' / 'pieces.bin'} is not as it was written: it is set aside."]
+    path = folder / "segments" / "000001" / "pieces.bin"
+    assert told == [f"The spare checkpoint {path} is not as it was written: it is moved to set-aside."]
     with Writer(folder) as writer:
         write(writer, (2, 2), {"a": once})
     np.testing.assert_array_equal(restore(folder)[0][key("a")].state.models, once.models)  # type: ignore[union-attr]

@@ -270,6 +270,6 @@ def test_looking_where_lanes_stand_changes_nothing(whole: Path, tmp_path: Path, 
     looked = load_lanes(folder)
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
     found, told = restore(folder)
-    assert looked.told == told
+    assert looked.notices == told
     assert {key: lane.end for key, lane in looked.lanes.items()} == {key: lane.end for key, lane in found.items()}
     assert not any(path.exists() for path in looked.dropped)

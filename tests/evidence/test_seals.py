@@ -10,12 +10,13 @@ import pytest
 
 import coterie as ct
 from coterie._util.errors import UserError
-from coterie._util.json_io import read_json
+from coterie._util.files import hash_text
+from coterie._util.json_io import format_json, read_json
 from coterie.analysis.comparison import open_comparison
 from coterie.cli import main
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.evidence.manifest import SEALS, find_broken_seals
+from coterie.evidence.manifest import SEALS, find_broken_seals, read_seals
 from coterie.run.compare import compare
 from coterie.run.execution import Execution
 from integrity import edit_json, flip
@@ -120,7 +121,7 @@ def test_what_is_changed_is_found_and_made_again(
     assert [any(fault.startswith(f"{folder / name} ") for fault in found.faults) for name in names] == [True] * len(names)
     assert all(found.tuning[name] == before.tuning[name] for name in found.tuning)  # what is changed is not believed
     told = resumed(folder)
-    assert [any(f"{folder / name} was not as it was written" in sentence for sentence in told) for name in names] == [True] * len(names)
+    assert [any(f"{folder / name} was damaged" in sentence for sentence in told) for name in names] == [True] * len(names)
     assert contents(folder) == contents(made)
     assert not open_comparison(folder).faults
 
@@ -138,7 +139,7 @@ def test_every_flipped_bit_is_found(made: Path, folder: Path) -> None:
 
 def test_a_changed_request_is_not_taken_from_another_command(folder: Path) -> None:
     reverse_methods(folder)
-    with pytest.raises(UserError, match=r"compare.json is not as it was written, and this command says something else"):
+    with pytest.raises(UserError, match=r"compare.json is not as it was written, and this command has other settings"):
         resumed(folder, seeds=(0, 1))
     assert read_json(folder / "compare.json")["methods"] == METHODS[::-1]  # nothing is overwritten
 
@@ -154,6 +155,8 @@ def test_a_federation_that_is_gone_or_another_is_named(folder: Path, tmp_path: P
 
 def test_a_federation_that_was_not_begun_is_named(folder: Path) -> None:
     shutil.rmtree(folder / FOLDERS[1])
-    (folder / SEALS).unlink()
-    edit_json(folder / "compare.json", lambda tree: tree.update(format=2))  # as an earlier version left it
+    seals = read_seals(folder)
+    assert seals is not None
+    files = {name: sha256 for name, sha256 in seals.items() if not name.startswith(FOLDERS[1])}
+    edit_json(folder / SEALS, lambda tree: tree.update(files=files, sha256=hash_text(format_json(files))))
     assert open_comparison(folder).faults == (f"{folder / FOLDERS[1]} is not there: it was not begun yet, or it was removed.",)

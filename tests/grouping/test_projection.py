@@ -7,12 +7,14 @@ from coterie.core.asks import Gradients
 from coterie.core.method import Context, Round
 from coterie.core.plan import Plan
 from coterie.core.rng import make_generator
+from coterie.core.vectors import BLOCK
 from coterie.data.catalogue import load
 from coterie.engines.batched import make_engine
 from coterie.engines.world import World
 from coterie.grouping import similarity
-from coterie.grouping.similarity import BLOCK, RandomProjection, compute_distances, compute_gram, project_randomly
-from coterie.grouping.structure_views import SKETCH, WIDE, Probes, probe
+from coterie.grouping.similarity import RandomProjection, compute_distances, compute_gram, project_randomly
+from coterie.grouping.structure_views import SKETCH, WIDE, Probes
+from coterie.methods.client_probes import ask_probes
 from coterie.run.driver import run_script
 
 
@@ -66,7 +68,7 @@ def test_probes_are_as_before_and_their_projection_is_drawn_once(monkeypatch: py
             replies.append(reply)
 
     with make_engine(world, "loop", "cpu", 1) as engine:
-        found = run_script(heard(probe(problem.initial(0)(), ctx.roster.available, 10, ctx)), engine)
+        found = run_script(heard(ask_probes(problem.initial(0)(), ctx.roster.available, 10, ctx)), engine)
     assert len(replies) == 20
     assert len(drawn) == -(-width // BLOCK)  # once for all questions
     for place, reply in enumerate(replies):

@@ -8,10 +8,10 @@ from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 
 from coterie._util.threads import count_cores
+from coterie.core import vectors
 from coterie.core.arrays import Floats
-from coterie.grouping import similarity
+from coterie.core.vectors import BLOCK
 from coterie.grouping.similarity import (
-    BLOCK,
     combine_similarities,
     compute_coordinates,
     compute_cosines,
@@ -47,8 +47,8 @@ def test_bits_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         alone = compute_gram(x)
     with threadpool_limits(2):
         assert compute_gram(x).tobytes() == alone.tobytes()
-    monkeypatch.setattr(similarity, "LARGE", 0)  # blocks side by side
-    monkeypatch.setattr(similarity, "count_cores", lambda: 3)
+    monkeypatch.setattr(vectors, "LARGE", 0)  # blocks side by side
+    monkeypatch.setattr(vectors, "count_cores", lambda: 3)
     assert compute_gram(x).tobytes() == alone.tobytes()
 
 

@@ -13,7 +13,7 @@ from coterie.testing import worlds
 from coterie.testing.fakes import make_context, run_dialogue
 from coterie.testing.play import PLAN, play, run_generator
 
-FULL = replace(PLAN, cohort=None, local=PLAN.local.but(epochs=1, batch_size=None))  # one step on all samples, everyone
+FULL = replace(PLAN, cohort=None, local=PLAN.local.replace(epochs=1, batch_size=None))  # one step on all samples, everyone
 
 
 def own(history: Any, round_: int) -> Any:

@@ -80,4 +80,4 @@ def test_bad_mu(mu: float) -> None:
 
 
 def test_plan_mu_is_replaced() -> None:
-    assert play(FedDANE(mu=0.0), plan=replace(PLAN, local=PLAN.local.but(mu=0.7))).data == play(FedDANE(mu=0.0)).data
+    assert play(FedDANE(mu=0.0), plan=replace(PLAN, local=PLAN.local.replace(mu=0.7))).data == play(FedDANE(mu=0.0)).data

@@ -14,8 +14,9 @@ from coterie.core.local import Local
 from coterie.core.method import Context, Notes
 from coterie.core.plan import Plan
 from coterie.core.roster import Roster
+from coterie.core.vectors import as_vectors
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.fesem import FeSEM, FeSEMState, compute_squared_distances
+from coterie.methods.fesem import FeSEM, FeSEMState
 from coterie.testing import worlds
 from coterie.testing.fakes import FakeEngine
 from coterie.testing.play import PLAN, play, run_generator
@@ -181,7 +182,7 @@ def test_what_is_compared() -> None:
     # all (29 against 36), and (0, 6) on neither; with a body of 40, (40, 4) is nearer to centre 0 on both, (40, 6) only on all.
     rows = np.array([[40, 6]], dtype=np.float32)
     centres = np.array([[2, 0], [0, 11]], dtype=np.float32)
-    np.testing.assert_allclose(compute_squared_distances(rows, centres), [[38**2 + 36, 40**2 + 25]])
+    np.testing.assert_allclose(as_vectors(rows).squared_distances(centres), [[38**2 + 36, 40**2 + 25]])
     for on, members in (("all", 0), ("last_layer", 1)):
         method = FeSEM(groups=2, assign_on=on)  # type: ignore[arg-type]
         assert after(warmed(method), {0: (40, 6), 1: (2, 0)}, context(2), method).groups[0] == members

@@ -46,7 +46,7 @@ def test_fedprox_keeps_stragglers_and_fedavg_drops_them() -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_fedsgd_is_fedavg_with_one_full_batch(model: str) -> None:
-    full = replace(PLAN, local=PLAN.local.but(epochs=1, batch_size=None))
+    full = replace(PLAN, local=PLAN.local.replace(epochs=1, batch_size=None))
     sgd = play(build("fedsgd"), world=worlds.make_world(model), rounds=4)
     assert sgd.data == play(build("fedavg"), world=worlds.make_world(model), plan=full, rounds=4).data
     assert sgd.data != play(build("fedavg"), world=worlds.make_world(model), rounds=4).data
@@ -101,7 +101,7 @@ def test_fine_tuning_is_training_from_the_model_served() -> None:
     clients = np.array([4, 0, 3])
     serving = run_generator(method.serve(state, clients, make_round_context(world)), world)
     for client, row in zip(clients, serving.rows, strict=True):
-        ask = Train(np.array([client]), state.models, PLAN.local.but(epochs=2), purpose="fine-tune")  # type: ignore[attr-defined]
+        ask = Train(np.array([client]), state.models, PLAN.local.replace(epochs=2), purpose="fine-tune")  # type: ignore[attr-defined]
         assert serving.models[row].tobytes() == run_generator(iter(ask), world).vectors[0].tobytes()
 
 

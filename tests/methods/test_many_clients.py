@@ -9,12 +9,13 @@ import coterie as ct
 
 DATA = "digits/rotated(clients=24,groups=2)"
 SWITCHES = (
-    "grouping.similarity",
     "grouping.clustering",
     "grouping.bipartition",
     "grouping.neighbours",
     "grouping.kmeans",
+    "methods.cfl",
     "methods.flhc",
+    "methods.grouped",
     "methods.guard",
     "methods.fedex",
     "methods.robust",
@@ -31,6 +32,7 @@ def many(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in SWITCHES:
         monkeypatch.setattr(f"coterie.{name}.MANY", 10)
     monkeypatch.setattr("coterie.methods.fesem.MANY", 10)
+    monkeypatch.setattr("coterie.core.vectors.MANY_ROWS", 10)
 
 
 def noted(result: ct.Result, method: str, name: str = "landmarks") -> list[int]:

@@ -3,13 +3,24 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from coterie._util.errors import UserError
-from coterie.core.arrays import Floats
+from coterie.core.arrays import Doubles, Floats
+from coterie.core.layout import Layout
 from coterie.core.mixing import Mixing, mix
 from coterie.core.model import make_layout, read_vector, use_torch_seed, write_vector
-from coterie.methods.fesem_ma import align_model, build_layer_chain, compute_matching_cost
+from coterie.core.vectors import as_vectors
+from coterie.methods.fesem_ma import (
+    NeuronLayer,
+    _find_orders,
+    align_models,
+    build_layer_chain,
+    compute_matching_costs,
+    find_best_assignment,
+)
 from coterie.models.catalogue import build_model
 from coterie.models.cnn import Architecture, Cnn
 from coterie.models.mlp import Mlp
@@ -59,6 +70,14 @@ def shuffled(module: nn.Module, seed: int) -> Floats:
     return np.concatenate([tensor.to(torch.float32).numpy().ravel() for tensor in tensors.values()], dtype=np.float32)
 
 
+def align(vector: Floats, reference: Floats, layers: tuple[NeuronLayer, ...]) -> Floats:
+    return align_models(vector[None], reference[None], np.zeros(1, np.int64), layers)[0][0]
+
+
+def cost(vector: Floats, reference: Floats, layers: tuple[NeuronLayer, ...], layout: Layout) -> float:
+    return float(compute_matching_costs(vector[None], reference[None], layers, layout)[0, 0])
+
+
 def outputs(module: nn.Module, vector: Floats) -> Tensor:
     shape = (16, 2, 12, 8) if isinstance(module, Cnn) else (16, 4)
     with use_torch_seed(99):
@@ -79,8 +98,8 @@ def test_alignment_undoes_a_shuffle(kind: type) -> None:
     other = shuffled(module, seed=1)
     assert not np.array_equal(other, vector)
     torch.testing.assert_close(outputs(module, other), outputs(module, vector), rtol=1e-4, atol=1e-5)  # the same function
-    np.testing.assert_array_equal(align_model(other, vector, build_layer_chain(layout)), vector)
-    assert compute_matching_cost(other, vector, build_layer_chain(layout), layout) == 0.0
+    np.testing.assert_array_equal(align(other, vector, build_layer_chain(layout)), vector)
+    assert cost(other, vector, build_layer_chain(layout), layout) == 0.0
 
 
 @KINDS
@@ -89,7 +108,7 @@ def test_shuffled_models_average_to_the_same_function(kind: type) -> None:
     layers = build_layer_chain(make_layout(module))
     others = np.stack([shuffled(module, seed) for seed in range(1, 5)])
     average = Mixing.average(np.arange(4), np.ones(4))
-    matched = mix(average, np.stack([align_model(other, others[0], layers) for other in others]), others[:1])[0]
+    matched = mix(average, np.stack([align(other, others[0], layers) for other in others]), others[:1])[0]
     torch.testing.assert_close(outputs(module, matched), outputs(module, vector), rtol=1e-4, atol=1e-5)
     plain = mix(average, others, others[:1])[0]
     assert (outputs(module, plain) - outputs(module, vector)).abs().max() > 0.05  # by index they do not
@@ -99,7 +118,7 @@ def test_shuffled_models_average_to_the_same_function(kind: type) -> None:
 def test_alignment_never_changes_the_function(kind: type) -> None:
     module, vector = made(kind)
     _, stranger = made(kind, seed=5)
-    moved = align_model(stranger, vector, build_layer_chain(make_layout(module)))
+    moved = align(stranger, vector, build_layer_chain(make_layout(module)))
     assert not np.array_equal(moved, stranger)
     torch.testing.assert_close(outputs(module, moved), outputs(module, stranger), rtol=1e-4, atol=1e-5)
 
@@ -110,16 +129,14 @@ def test_matching_sees_through_noise(kind: type) -> None:
     layout = make_layout(module)
     layers = build_layer_chain(layout)
     noisy = shuffled(module, seed=2) + np.float32(1e-3) * np.random.default_rng(0).standard_normal(len(vector)).astype(np.float32)
-    assert compute_matching_cost(noisy, vector, layers, layout) == pytest.approx(
-        1e-6 * layout.compared.sum(), rel=0.5
-    )  # what the noise added
-    assert compute_matching_cost(noisy, vector, layers, layout) < ((noisy - vector)[layout.compared] ** 2).sum() / 100
+    assert cost(noisy, vector, layers, layout) == pytest.approx(1e-6 * layout.compared.sum(), rel=0.5)  # what the noise added
+    assert cost(noisy, vector, layers, layout) < ((noisy - vector)[layout.compared] ** 2).sum() / 100
 
 
 def test_a_model_without_hidden_neurons_stays_as_it_is() -> None:
     module = Mlp((4, 3))
     vector, other = read_vector(module), -read_vector(module)
-    np.testing.assert_array_equal(align_model(other, vector, build_layer_chain(make_layout(module))), other)
+    np.testing.assert_array_equal(align(other, vector, build_layer_chain(make_layout(module))), other)
 
 
 def test_matching_by_hand() -> None:
@@ -129,8 +146,8 @@ def test_matching_by_hand() -> None:
     layout = make_layout(Mlp((1, 2, 1)))
     reference = np.array([1, 0, 0, 1, 8, 8, 0], dtype=np.float32)
     model = np.array([0, 2, 2, 0, 7, 8, 3], dtype=np.float32)
-    assert align_model(model, reference, build_layer_chain(layout)).tolist() == [2, 0, 0, 2, 8, 7, 3]
-    assert compute_matching_cost(model, reference, build_layer_chain(layout), layout) == 12.0
+    assert align(model, reference, build_layer_chain(layout)).tolist() == [2, 0, 0, 2, 8, 7, 3]
+    assert cost(model, reference, build_layer_chain(layout), layout) == 12.0
 
 
 def test_models_that_are_no_chain_are_refused() -> None:
@@ -144,3 +161,33 @@ def test_models_that_are_no_chain_are_refused() -> None:
         with pytest.raises(UserError, match="use fesem instead"):
             build_layer_chain(make_layout(module))
     assert len(build_layer_chain(worlds.make_batch_norm_world().model.layout)) == 2
+
+
+def test_partners_by_hand() -> None:
+    assert find_best_assignment(np.array([[1.0, 5.0], [4.0, 7.0]])).tolist() == [1, 0]  # 5 + 4 is more than 1 + 7
+
+
+def stays_in_order(ours: Doubles, theirs: Doubles) -> bool:
+    """Whether no order is searched: every neuron is nearest to the one in its place."""
+    return _find_orders(as_vectors(ours), ours, theirs[None]) is None
+
+
+@given(st.integers(1, 12), st.integers(1, 5), st.floats(0.0, 2.0), st.integers(0, 999))
+def test_neurons_that_stay_in_order_are_in_the_best_order(n: int, f: int, noise: float, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    ours = draw.normal(size=(n, f))
+    theirs = ours + noise * draw.normal(size=(n, f))
+    kept = theirs.copy()
+    stays = stays_in_order(ours, theirs)
+    assert np.array_equal(theirs, kept)
+    if stays:
+        assert find_best_assignment(ours @ theirs.T).tolist() == list(range(n))
+
+
+def test_near_neurons_stay_and_twins_are_searched() -> None:
+    rows = np.array([[1.0, 0.0], [0.0, 1.0], [5.0, 5.0]])  # the third has the largest product with all of them, and is far from them
+    assert stays_in_order(rows, rows)
+    twins = np.array([[1.0, 0.0], [1.0, 0.0]])  # either order is as good: rounding must not decide
+    assert not stays_in_order(twins, twins)
+    assert not stays_in_order(rows, rows[[1, 0, 2]])
+    assert stays_in_order(np.ones((1, 1)), np.ones((1, 1)))

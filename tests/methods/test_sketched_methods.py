@@ -9,7 +9,7 @@ from coterie._util.errors import UserError
 from coterie.core.asks import Gradient, Train
 from coterie.core.plan import Plan
 from coterie.core.rng import make_key
-from coterie.core.sketches import Sketch, project
+from coterie.core.vectors import Sketch, project
 from coterie.methods.catalogue import build
 from coterie.testing.contracts import CHECKS, Checked
 from coterie.testing.fakes import make_context

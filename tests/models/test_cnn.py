@@ -56,8 +56,8 @@ def test_initial_values_are_glorot_with_zero_bias() -> None:
         ("cnn", (7, 28), r"at least 8x8 pixels, .* use mlp"),
         ("cnn", (1, 28, 4), r"at least 8x8 pixels, .* use mlp"),
         ("cnn", (32, 32, 3), r"put the channels first"),
-        ("cnn(fedsin)", (28, 28), r"variant='fedsin' is not known: did you mean 'fedsim'"),
-        ("cnn(5)", (28, 28), r"variant=5 should be mcmahan or fedsim"),
+        ("cnn(fedsin)", (28, 28), r"cannot use variant='fedsin': did you mean 'fedsim'"),
+        ("cnn(5)", (28, 28), r"variant=5: give mcmahan or fedsim"),
     ],
 )
 def test_errors(spec: str, shape: tuple[int, ...], sentence: str) -> None:

@@ -68,8 +68,8 @@ def test_group_norm_does_not_mix_samples_and_has_no_statistics() -> None:
         ("resnet18", (784,), "'resnet18' needs images of shape"),
         ("resnet18", (32, 32, 3), "put the channels first"),
         ("densenet121(stem=imagenet)", (3, 16, 16), "at least 32x32"),
-        ("resnet18(norm=layer)", (3, 32, 32), "norm='layer' is not known: choose from batch, group"),
-        ("resnet50(stem=mnist)", (3, 32, 32), "stem='mnist' is not known: choose from cifar, imagenet"),
+        ("resnet18(norm=layer)", (3, 32, 32), "cannot use norm='layer': choose from batch, group"),
+        ("resnet50(stem=mnist)", (3, 32, 32), "cannot use stem='mnist': choose from cifar, imagenet"),
     ],
 )
 def test_errors(spec: str, shape: tuple[int, ...], sentence: str) -> None:

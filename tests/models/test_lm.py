@@ -120,7 +120,7 @@ def test_everybodys_own_model_is_judged_on_its_own_blocks(
     assert np.abs(others.loss - expected.loss).mean() > 1e-2
 
 
-SETTINGS = {"train=lora,rank=2": "vectorised", "train=head": "vectorised", "train=all": "loop"}
+SETTINGS = {"train=lora,rank=2": "stacked: adapters", "train=head": "stacked: vmap", "train=all": "loop: autograd"}
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
@@ -239,7 +239,7 @@ def test_weights_in_gguf_need_another_package_than_tokenizers(tmp_path: Path, mo
         ("lm({folder})", (18,), 1, "reads 16 tokens at most: use length=16"),
         ("lm({folder},layers=qkv)", (7,), 1, "no dense layer is called qkv: choose from down_proj"),
         ("lm({folder},rank=0)", (7,), 1, "rank=0 should be a whole number"),
-        ("lm({folder},train=adapters)", (7,), 1, "train='adapters' is not known: choose from all, head, lora"),
+        ("lm({folder},train=adapters)", (7,), 1, "cannot use train='adapters': choose from all, head, lora"),
         ("lm({empty})", (7,), 1, r"holds no language model \(config.json\) that can be read"),
         ("lm({encoder})", (7,), 1, "is of the kind 'bert', which predicts no next token"),
     ],

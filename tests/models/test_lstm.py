@@ -117,7 +117,7 @@ def test_initial_values() -> None:
 @pytest.mark.parametrize(
     ("spec", "shape", "sentence"),
     [
-        ("lstm", (25,), r"reads tokens here: say how many words .*vocabulary=.*embeddings="),
+        ("lstm", (25,), r"reads tokens here: give the number of words .*vocabulary=.*embeddings="),
         ("lstm", (1, 25, 300), r"needs tokens of shape \(T,\)"),
         ("rnn(vocabulary=9)", (25, 300), r"'rnn'.* are embedded already"),
         ("lstm(hidden=0)", (25, 300), r"hidden=0 should be a whole number of at least 1"),
@@ -127,7 +127,7 @@ def test_initial_values() -> None:
         ("lstm(vocabulary=0)", (25,), r"vocabulary=0 should be"),
         ("lstm(embeddings='nowhere.npy')", (25,), r"cannot read embeddings='nowhere.npy'"),
         ("lstm(hiden=3)", (25, 300), r"no setting 'hiden': did you mean 'hidden'"),
-        ("lstm(hidden=1.5)", (25, 300), r"hidden=1.5 should be a whole number"),
+        ("lstm(hidden=1.5)", (25, 300), r"hidden=1.5: give a whole number"),
     ],
 )
 def test_errors(spec: str, shape: tuple[int, ...], sentence: str) -> None:

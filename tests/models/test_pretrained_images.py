@@ -90,7 +90,7 @@ def test_frozen_layers_are_computed_once_and_never_sent(file: Path, tmp_path: Pa
         for name, ask in zip(("vectors", "losses"), asks, strict=True):
             expected, found = (engine.run([StampedAsk(ask, seed=0, round_=1)])[0] for engine in (loop, fast))
             np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-4, atol=1e-5)
-        assert list(fast.routes().values()) == ["fused"]
+        assert list(fast.routes().values()) == ["fused: numba"]
 
 
 def pairs(folder: Path, file: Path, settings: str) -> World:
@@ -100,10 +100,10 @@ def pairs(folder: Path, file: Path, settings: str) -> World:
     rows = np.hstack([plain.x.reshape(len(plain.x), -1), tokens])
     shape = Inputs(((3, 8, 8), (5,)), (False, True))
     spec = f"fusion(text={folder},image='efficientnet_lite0(weights={file})',{settings})"
-    return World.of(plain.with_(x=rows, provenance={INPUTS: shape.told()}), spec)
+    return World.of(plain.with_(x=rows, provenance={INPUTS: shape.to_dict()}), spec)
 
 
-@pytest.mark.parametrize(("settings", "route"), [("train=head,head=4", "fused"), ("train=lora,rank=2", "loop")])
+@pytest.mark.parametrize(("settings", "route"), [("train=head,head=4", "fused: numba"), ("train=lora,rank=2", "loop: autograd")])
 def test_parts_of_a_fusion_that_are_frozen(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, route: str) -> None:
     pytest.importorskip("transformers")
     from tiny_encoder import save_encoder
@@ -138,7 +138,7 @@ def test_parts_of_a_fusion_that_are_frozen(file: Path, tmp_path: Path, monkeypat
             Inputs(((5,), (3, 8, 8)), (False,) * 2),
             "freezes what was trained",
         ),
-        ("fusion(image='efficientnet_lite0(train=head)')", Inputs(((5,), (3, 8, 8)), (False,) * 2), "is said of the whole"),
+        ("fusion(image='efficientnet_lite0(train=head)')", Inputs(((5,), (3, 8, 8)), (False,) * 2), "is set for the whole"),
         ("fusion(head=3)", Inputs(((5,), (3, 8, 8)), (False,) * 2), "goes with train=head"),
     ],
 )

@@ -20,7 +20,7 @@ from coterie.methods.catalogue import get_spec
 from coterie.methods.fedgroup import FedGroup
 from coterie.report import write_report
 from coterie.run.compare import compare
-from integrity import without_manifests
+from integrity import reseal
 from report.made_up import evidence, folder
 
 LEVELS = {"fedavg": [0.6, 0.61, 0.62], "local": [0.5, 0.52, 0.51], "fedgroup(groups=2)": [0.7, 0.72, 0.71]}
@@ -99,11 +99,11 @@ def test_tables_hold_the_unrounded_numbers(compared: tuple[Path, Comparison]) ->
 def test_a_damaged_file_is_named_and_the_rest_still_reports(compared: tuple[Path, Comparison], tmp_path: Path) -> None:
     out = tmp_path / "study"
     shutil.copytree(compared[0], out)
-    for study in out.glob("*/settings.json"):
-        without_manifests(study.parent)
     broken = [next(out.glob("*/segments/*/mixing.parquet")), next(out.glob("*/environment.json"))]
     for path in broken:
         path.write_bytes(path.read_bytes()[:20])
+    for study in out.glob("*/settings.json"):
+        reseal(study.parent)
     made = write_report(out)
     html = made.page.read_text(encoding="utf-8")
     for path in broken:

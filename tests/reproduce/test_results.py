@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.analysis.aggregation_weights import fit_sample_slope
+from coterie.analysis.groups import fit_sample_slope
 from coterie.reproduce import find_study, read_reproduction
 from coterie.reproduce.page import render_page, render_verdict
 from coterie.reproduce.rejudge import ReproductionResult, rejudge

@@ -10,10 +10,10 @@ from coterie._util.errors import UserError
 from coterie.analysis.record_reader import read_records
 from coterie.core.asks import Gradient, Gradients, Losses, LossTable, Train, Trained
 from coterie.core.local import Local
-from coterie.core.plan import Plan
+from coterie.core.plan import Attack, Plan, parse_attack
+from coterie.core.rng import make_key
 from coterie.core.roster import Roster
-from coterie.core.simulation import Attack, parse_attack
-from coterie.core.sketches import Sketch, project
+from coterie.core.vectors import Sketch, project
 from coterie.data.poisoning import make_trigger_set, poison_federation
 from coterie.evidence.reader import read_notes
 from coterie.run.conditions import MaliciousClients
@@ -64,6 +64,21 @@ def test_noise_is_as_long_as_said_and_shared_by_those_who_collude() -> None:
     together = updates_under("noise(factor=2,collude=true)") - UPDATES
     np.testing.assert_allclose(together[1] / 4, together[2] / 6, rtol=1e-5)
     assert not np.allclose(updates_under("noise", round_=2), updates_under("noise"))
+
+
+def test_the_key_of_noise_has_the_name_of_the_ask() -> None:
+    """The class names of asks that carry vectors are part of random keys: another name is another draw."""
+    keys: list[tuple[object, ...]] = []
+
+    def keep_key(*words: Any) -> int:
+        keys.append(words)
+        return make_key(*words)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coterie.run.conditions.make_key", keep_key)
+        updates_under("noise(share=0.5,collude=true)")
+    assert keys == [(0, "hostile noise", 1, "Train", 0)] * 2
+    assert (Gradient.__name__, Train.__name__) == ("Gradient", "Train")
 
 
 def test_a_mimic_sends_an_honest_client_s_update_from_its_own_model() -> None:
@@ -160,17 +175,17 @@ def test_a_wrong_attack_is_refused_where_the_plan_is_made(text: str) -> None:
 def test_scores_are_of_honest_clients_who_are_named_in_the_evidence() -> None:
     result = ct.study(["fedavg"], data=worlds.make_federation(), rounds=1, seeds=[0, 1], attack="labelflip(share=0.34)")
     records = read_records(result.evidence)
-    assert records.hostile is not None
+    assert records.malicious is not None
     named = {key.seed: clients for key, _, clients in read_notes(result.evidence, "hostile_clients")}
     roster = Roster.of(records.ids, records.train)
     for place, seed in enumerate((0, 1)):
         hostile = attack("labelflip(share=0.34)").hostile(roster, seed)
-        assert named[seed] == hostile.tolist() == np.flatnonzero(records.hostile[place]).tolist()
-        honest = ~records.hostile[place]
-        expected = records.right[0, place, -1, honest].sum() / records.test[honest].sum()
+        assert named[seed] == hostile.tolist() == np.flatnonzero(records.malicious[place]).tolist()
+        honest = ~records.malicious[place]
+        expected = records.credits[0, place, -1, honest].sum() / records.test[honest].sum()
         assert result.scores["final"][place] == pytest.approx(expected)
-    assert records.hostile[0].tolist() != records.hostile[1].tolist()
-    assert result.told == ["2 of 6 clients are hostile (labelflip(share=0.34)): every score is of the honest ones."]
+    assert records.malicious[0].tolist() != records.malicious[1].tolist()
+    assert result.remarks == ["2 of 6 clients are malicious (labelflip(share=0.34)): every score is of the honest ones."]
 
 
 @pytest.mark.parametrize("text", ["signflip", "labelflip", "backdoor"])

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 import coterie as ct
 from coterie.cli.app import app
 from coterie.core.specs import UntrustedCodeError
-from coterie.evidence.digest import digest
 from coterie.evidence.reader import Evidence
+from coterie.evidence.verify import digest
 from coterie.testing.worlds import make_federation
 from run.run_own_models import Plain
 

@@ -6,7 +6,7 @@ from coterie.core.asks import AskErrors, Errors, Evaluate, Evaluated, Gradient, 
 from coterie.core.local import Local
 from coterie.core.replies import make_empty_reply
 from coterie.core.serving import COMBINED, Mixture, Serving
-from coterie.core.sketches import Sketch
+from coterie.core.vectors import Sketch
 from coterie.evidence.records import Cost
 from coterie.run.costs import compute_cost
 

@@ -15,7 +15,7 @@ from coterie.methods.fedavg import FedAvg
 from coterie.run.driver import run_script
 from coterie.testing import worlds
 from coterie.testing.play import get_loop_engine
-from run.test_drive import Raising, go
+from run.test_driver import Raising, go
 
 FULL = "The GPU has too little memory"
 OF_THE_GPU = [
@@ -49,7 +49,7 @@ def test_an_error_that_only_sounds_like_it_ends_its_lane_and_no_other(kind: type
     assert [lane.status for lane in lanes] == [FAILED, RUNNING]
 
 
-@pytest.mark.parametrize("place", ["carry_out", "_world"])
+@pytest.mark.parametrize("place", ["execute", "_world"])
 @pytest.mark.parametrize(("kind", "text", "told"), OF_THE_GPU)
 def test_in_what_an_engine_carries_out(kind: type[Exception], text: str, told: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: LoopEngine, work: Any) -> Any:

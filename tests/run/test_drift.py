@@ -27,9 +27,9 @@ class Listening(LoopEngine):
         super().__init__(world)
         self.met: dict[int, World] = {}
 
-    def carry_out(self, works: Sequence[Work]) -> list[Any]:
-        self.met |= {work.stamped.round_: work.world for work in works if isinstance(work.ask, Train)}
-        return super().carry_out(works)
+    def execute(self, works: Sequence[Work]) -> list[Any]:
+        self.met |= {work.round_: work.world for work in works if isinstance(work.ask, Train)}
+        return super().execute(works)
 
 
 def test_every_round_meets_the_world_of_its_time() -> None:

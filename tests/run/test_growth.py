@@ -18,12 +18,12 @@ from coterie._util.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.evidence import Evidence, digest
-from coterie.evidence.growth import GROWTH_FOLDER
 from coterie.evidence.manifest import HEAD
 from coterie.evidence.records import LaneKey, RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.evidence.tables import KEYS
 from coterie.evidence.verify import verify
+from coterie.evidence.writer import GROWTH_FOLDER
 from coterie.methods.catalogue import methods
 from coterie.run.execution import Execution
 from coterie.run.lanes import Lane
@@ -132,7 +132,7 @@ def test_other_data_do_not_join_a_study(tmp_path: Path, monkeypatch: pytest.Monk
     settings = Settings(methods=("fedavg",), data=f"csv('{table}',label='label',client='client')", plan=Plan(rounds=1, local=LOCAL))
     run(settings, tmp_path / "study")
     table.write_text(integrity.csv_of("abcdeg"))
-    with pytest.raises(UserError, match="are not those it was begun with"):
+    with pytest.raises(UserError, match="are not those it was started with"):
         run(replace(settings, seeds=(0, 1)), tmp_path / "study")
 
 
@@ -191,16 +191,6 @@ def test_a_study_that_has_grown_mends_its_head(tmp_path: Path) -> None:
     assert run(large, out) == before  # the command says what the last segment knows
 
 
-def test_a_study_of_before_manifests_goes_on_but_does_not_grow(tmp_path: Path) -> None:
-    out = tmp_path / "study"
-    small = replace(WHOLE, seeds=(0,), methods=("fedavg",), draws=(0,))
-    run(small, out)
-    integrity.without_manifests(out)
-    Study.prepare(small).run(out=out, resume=True)
-    with pytest.raises(UserError, match="can go on but not grow"):
-        Study.prepare(replace(small, seeds=(0, 1))).run(out=out, resume=True)
-
-
 def test_fast_routes_grow_to_the_run_of_all(tmp_path: Path) -> None:
     settings = Settings(methods=("fedavg",), data="digits/rotated(clients=8,groups=2)", plan=Plan(rounds=1, local=LOCAL))
     large = replace(settings, methods=("fedavg", "fedprox"), seeds=(0, 1), plan=replace(settings.plan, rounds=2))
@@ -217,7 +207,7 @@ def test_a_study_with_a_loss_of_its_own_does_not_go_on_with_another(tmp_path: Pa
 
     said = {"data": "synthetic(0,0,clients=4)", "rounds": 1, "out": tmp_path / "own", "execution": Execution(engine="loop")}
     ct.study("fedavg", loss=half, **said)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"begun with the loss 'half', not 'cross_entropy': go on in Python"):
+    with pytest.raises(UserError, match=r"started with the loss 'half', not 'cross_entropy': resume in Python"):
         resume_study(tmp_path / "own", more=Extension(rounds=2))
     grown = ct.study("fedavg", loss=half, resume=True, **said | {"rounds": 2})  # type: ignore[arg-type]
     whole = ct.study("fedavg", loss=half, **said | {"rounds": 2, "out": None})  # type: ignore[arg-type]

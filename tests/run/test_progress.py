@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from coterie.run import progress
-from coterie.run.progress import ProgressBar, TimeLeft
+from coterie.run import callbacks
+from coterie.run.callbacks import ProgressBar, TimeLeft
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     now = {"seconds": 100.0}
-    monkeypatch.setattr(progress, "monotonic", lambda: now["seconds"])
+    monkeypatch.setattr(callbacks, "monotonic", lambda: now["seconds"])
     return now
 
 

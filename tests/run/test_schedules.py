@@ -56,5 +56,5 @@ def test_both_engines_train_with_adamw() -> None:
             found.append(carrier.run([StampedAsk(ask, seed=0, round_=1)])[0].vectors)
     assert np.array_equal(*found)
     with make_engine(made, "loop", "cpu") as carrier:
-        adam = ct.Train(ask.clients, ask.models, local.but(optimizer="adam"))
+        adam = ct.Train(ask.clients, ask.models, local.replace(optimizer="adam"))
         assert not np.array_equal(carrier.run([StampedAsk(adam, seed=0, round_=1)])[0].vectors, found[0])

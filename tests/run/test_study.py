@@ -24,7 +24,7 @@ from coterie.run.callbacks import Callback
 from coterie.run.execution import Execution
 from coterie.run.lanes import Lane
 from coterie.run.study import Study
-from integrity import without_manifests
+from integrity import reseal
 
 SETTINGS = Settings(
     methods=("fedavg", "local"),
@@ -177,6 +177,9 @@ def test_opening_what_is_no_study_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no study"):
         Evidence.open(tmp_path / "nothing")
     (tmp_path / "settings.json").write_text("{")
+    with pytest.raises(UserError, match=r"head\.json is missing"):
+        Evidence.open(tmp_path)
+    reseal(tmp_path)
     with pytest.raises(UserError, match=r"settings\.json cannot be read"):
         Evidence.open(tmp_path)
 
@@ -236,7 +239,7 @@ def test_a_diverging_lane_is_recorded_and_the_others_are_whole(tmp_path: Path) -
 
 
 def test_environment_and_execution_are_written_but_not_hashed(whole: Path, tmp_path: Path) -> None:
-    folder = without_manifests(copy(whole, tmp_path))
+    folder = copy(whole, tmp_path)
     environment = json.loads((folder / "environment.json").read_text())
     assert environment["packages"]["torch"]
     before = digest(Evidence.open(folder))
@@ -245,12 +248,12 @@ def test_environment_and_execution_are_written_but_not_hashed(whole: Path, tmp_p
     settings = json.loads((folder / "settings.json").read_text())
     settings["plan"]["local"]["lr"] = 0.2
     (folder / "settings.json").write_text(json.dumps(settings))
-    assert digest(Evidence.open(folder)) != before
+    assert digest(Evidence.open(reseal(folder))) != before
     settings["plan"]["local"]["lr"] = 0.1
     settings["warp"] = 9
     (folder / "settings.json").write_text(json.dumps(settings))
     with pytest.raises(UserError, match="warp"):
-        Evidence.open(folder)
+        Evidence.open(reseal(folder))
 
 
 def test_an_engine_of_ones_own_is_used_and_left_open(whole: Path) -> None:

@@ -6,9 +6,15 @@ link leads out of it.
 
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
+from threading import get_ident
+from time import time
 
 from coterie._util.errors import UserError
+
+DRAFT = ".draft-"
+LEFT_BEHIND = 3600.0  # seconds after which a draft is of a process that was killed: writing one takes far less
 
 
 def sync_to_disk(path: Path) -> None:
@@ -23,15 +29,40 @@ def sync_to_disk(path: Path) -> None:
 
 
 def write_atomic(path: Path, text: str, mode: int = 0o666) -> None:
-    """A file that is either the old or the new one after a crash; with mode 0o600, readable by its owner only."""
-    draft = path.with_name(f".draft-{path.name}")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    """Write a file that is either the old or the new one after a crash. Several processes and threads may write it: the last one counts.
+
+    Args:
+        path: The file.
+        text: Its content.
+        mode: Its permissions; 0o600 is readable by its owner only.
+    """
+    draft = _get_draft(path)
+    try:
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
     sync_to_disk(path.parent)
+    _remove_old_drafts(path)
+
+
+def _get_draft(path: Path) -> Path:
+    """The name under which this thread of this process writes a file."""
+    return path.with_name(f"{DRAFT}{os.getpid()}-{get_ident()}-{path.name}"[:255])
+
+
+def _remove_old_drafts(path: Path) -> None:
+    """Remove what processes that were killed have left of a file."""
+    with os.scandir(path.parent) as entries:
+        for entry in entries:
+            if entry.name.startswith(DRAFT) and entry.name.endswith(f"-{path.name}"):
+                with suppress(FileNotFoundError):
+                    if time() - entry.stat(follow_symlinks=False).st_mtime > LEFT_BEHIND and not entry.is_dir(follow_symlinks=False):
+                        os.unlink(entry.path)
 
 
 def hash_file(path: Path) -> str:
@@ -75,7 +106,7 @@ def write_inside(folder: Path, name: str, content: str | bytes) -> Path:
     path = folder / name
     if path.parent != folder:
         raise UserError(f"A file cannot be called {name!r}: it would lie outside {folder}.")
-    draft = path.with_name(f".draft-{os.getpid()}-{path.name}"[:255])
+    draft = _get_draft(path)
     draft.unlink(missing_ok=True)
     try:
         with draft.open("xb") as file:  # x: a link that was put here in between is not followed either

@@ -19,8 +19,7 @@ import numpy as np
 from coterie.core.arrays import Array, Doubles, Floats, Ids, Ints, find_positions
 from coterie.core.local import Local
 from coterie.core.serving import Serving
-from coterie.core.sketches import Sketch
-from coterie.core.vectors import Vectors, on_device
+from coterie.core.vectors import Sketch, Vectors, on_device
 
 
 class Refusal(Enum):
@@ -230,7 +229,7 @@ class ModelAsk(Ask[R]):
 
     def take(self, rows: Array) -> Self:
         """The same question to some of the clients: every per-client array is cut alike."""
-        return replace(self, **_take_rows(self, rows, len(self.clients), but=("models",)))
+        return replace(self, **_take_rows(self, rows, len(self.clients), exclude=("models",)))
 
 
 @dataclass(frozen=True)
@@ -342,9 +341,9 @@ def _get_checked_columns(reply: type[Reply]) -> frozenset[str]:
     return frozenset(name for name, told in reply.columns().items() if told["finite"] or told["positive"])
 
 
-def _take_rows(record: Any, rows: Array, n: int, but: tuple[str, ...] = ()) -> dict[str, Any]:
+def _take_rows(record: Any, rows: Array, n: int, exclude: tuple[str, ...] = ()) -> dict[str, Any]:
     """Every per-client array of a dataclass, alone or by name, cut to these rows."""
     cut: dict[str, Any] = {
-        k: v[rows] for k, v in vars(record).items() if isinstance(v, np.ndarray | Vectors) and len(v) == n and k not in but
+        k: v[rows] for k, v in vars(record).items() if isinstance(v, np.ndarray | Vectors) and len(v) == n and k not in exclude
     }
     return cut | {"extra": {name: v[rows] for name, v in record.extra.items()}} if getattr(record, "extra", None) else cut

@@ -15,9 +15,10 @@ engine:
 It is given to a training by ``ctx.local.replace(rule=Smoothed())``. Augmentation is a spec: ``flip+crop(4)+jitter(0.2)+rotate(15)``.
 """
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -171,15 +172,15 @@ class Local:
         check_settings(self, "Local training")
         parse_augmentation(self.augment)  # a wrong one is refused here
 
-    def but(self, **changes: Any) -> "Local":
+    def replace(self, **changes: Any) -> "Local":
         """The same settings with some changed."""
         try:
             return _replace_cached(self, tuple(changes.items()))
         except TypeError:  # a rule of one's own that cannot be looked up
-            return replace(self, **changes)
+            return dataclasses.replace(self, **changes)
 
 
 @lru_cache(maxsize=256)
 def _replace_cached(local: Local, changes: tuple[tuple[str, Any], ...]) -> Local:
     """Kept, since every lane makes the same change in every round, and settings are checked each time they are made."""
-    return replace(local, **dict(changes))
+    return dataclasses.replace(local, **dict(changes))

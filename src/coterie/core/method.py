@@ -21,9 +21,9 @@ from coterie.core.rng import make_generator, make_key
 from coterie.core.roster import Roster, select_cohort
 from coterie.core.serving import NamedModels, Serving
 from coterie.core.settings import check_settings
-from coterie.core.sketches import Sketch
 from coterie.core.states import State
 from coterie.core.tasks import CLASSIFICATION, Task
+from coterie.core.vectors import Sketch
 
 if TYPE_CHECKING:
     from coterie.core.model import ModelSpec
@@ -121,7 +121,7 @@ class Context:
     def local(self) -> Local:
         """Local training in this round, the learning rate decayed."""
         factor = self.plan.rate_factor(self.round_)
-        return self.plan.local if factor == 1.0 else self.plan.local.but(lr=self.plan.local.lr * factor)
+        return self.plan.local if factor == 1.0 else self.plan.local.replace(lr=self.plan.local.lr * factor)
 
     def rng(self, purpose: str) -> np.random.Generator:
         """A generator for one named purpose of this round."""

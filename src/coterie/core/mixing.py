@@ -12,62 +12,14 @@ Votes (medians, trimmed means, neighbours) are weights too, equal before they ar
 returned unchanged.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.util import find_spec
 from itertools import pairwise
 from math import ceil
 
 import numpy as np
 
-from coterie._util.compiled import compile_function
-from coterie._util.threads import count_cores, map_in_order
 from coterie.core.arrays import Bools, Doubles, Floats, Ids, Ints
-from coterie.core.vectors import Vectors
-
-CACHED = 1 << 10  # columns whose sums stay in the first cache while all rows are added
-
-
-RowAdder = Callable[[Doubles, Doubles, Ints, Floats, int], None]  # (total, weights, rows, vectors, begin)
-
-
-@cache
-def get_row_adder() -> RowAdder:
-    """Machine code where numba is to be had; otherwise NumPy, with the same bits."""
-    return compile_function(add_rows_unrolled) if find_spec("numba") else add_rows_numpy
-
-
-def add_rows_numpy(total: Doubles, weights: Doubles, rows: Ints, vectors: Floats, begin: int) -> None:
-    """To `total`, the rows' columns from `begin` on, each row times its weight."""
-    for at in range(0, len(total), CACHED):
-        sums = total[at : at + CACHED]
-        for i in range(len(rows)):
-            sums += weights[i] * vectors[rows[i], begin + at : begin + at + len(sums)]
-
-
-def add_rows_unrolled(total: Doubles, weights: Doubles, rows: Ints, vectors: Floats, begin: int) -> None:
-    """The same for a compiler: a sum is read and written once for four rows, which are added in their order all the same."""
-    fours = len(rows) - len(rows) % 4
-    for at in range(0, len(total), CACHED):
-        sums = total[at : at + CACHED]
-        first, last = begin + at, begin + at + len(sums)
-        for i in range(0, fours, 4):
-            u, v, w, x = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
-            a, b = vectors[rows[i], first:last], vectors[rows[i + 1], first:last]
-            c, d = vectors[rows[i + 2], first:last], vectors[rows[i + 3], first:last]
-            for j in range(len(sums)):
-                sums[j] = (((sums[j] + u * a[j]) + v * b[j]) + w * c[j]) + x * d[j]
-        for i in range(fours, len(rows)):
-            u, a = weights[i], vectors[rows[i], first:last]
-            for j in range(len(sums)):
-                sums[j] += u * a[j]
-
-
-BLOCK = 1 << 15  # columns that a thread sums at a time
-
-
-WORTH_THREADS = 1 << 18  # columns
+from coterie.core.vectors import as_vectors
 
 
 @dataclass(frozen=True)
@@ -136,40 +88,12 @@ def mix(mixing: Mixing, vectors: Floats, before: Floats) -> Floats:
     before = np.atleast_2d(before)
     parts = mixing.parts or (MixedTensor(0, before.shape[1], mixing.replies, mixing.before),)
     order = np.argsort(mixing.clients, kind="stable")
-    if isinstance(vectors, Vectors):
-        if vectors.at_hand is None:
-            return vectors.mixed(parts, order, before)
-        vectors = vectors.at_hand
-    mixed = np.empty((len(mixing.replies), before.shape[1]), dtype=np.float32)
-
-    def sum_block(block: tuple[MixedTensor, int, int]) -> None:
-        part, begin, end = block
-        for j in range(len(mixed)):
-            total = np.zeros(end - begin)
-            add_rows(total, part.replies[j], order, vectors, begin)
-            if part.before[j].any():  # most methods keep nothing of the models before
-                add_rows(total, part.before[j], np.arange(part.before.shape[1]), before, begin)
-            mixed[j, begin:end] = total
-
-    blocks = [(part, begin, min(begin + BLOCK, part.end)) for part in parts for begin in range(part.begin, part.end, BLOCK)]
-    for _ in map_in_order(sum_block, blocks, count_cores() if before.shape[1] >= WORTH_THREADS else 1):
-        pass
-    return mixed
+    return as_vectors(vectors).weighted_sums(parts, order, before)
 
 
 def apply_mixing(mixing: Mixing, vectors: Floats, before: Floats) -> tuple[Floats, Mixing]:
     """The models, and the matrix that made them: the matrix as it stands."""
     return mix(mixing, vectors, before), mixing
-
-
-def add_rows(total: Doubles, weights: Doubles, order: Ints, vectors: Floats, begin: int) -> None:
-    """Add the rows of `vectors`, from column `begin`, to `total`: each times its weight, in this order, without those of no weight."""
-    counted = order[weights[order] != 0.0]
-    if not len(counted):
-        return
-    if counted.max() >= len(vectors) or begin + len(total) > vectors.shape[1]:  # machine code would not notice
-        raise ValueError(f"weights of {len(weights)} vectors of length {begin + len(total)} do not fit vectors of shape {vectors.shape}")
-    get_row_adder()(total, weights[counted], counted, vectors, begin)
 
 
 ROUNDING = 1e-9  # a share above the bound by less is within it: sums of floats

@@ -1,15 +1,242 @@
-"""What all methods of a study share: how many rounds, who takes part, how clients train, what the world does to them."""
+"""The plan of a study: rounds, cohorts, local training, and the conditions that a simulation may add (attacks, client speeds).
 
+Attacks and speeds are keyed by (seed, client), as dropouts are: the same clients for every method of a seed. One unit of time is what a
+client of average speed takes for a training as the plan describes it; half the epochs take half as long. In a file the unit is the file's
+own. A real federation has neither.
+"""
+
+import csv
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import cos, inf, pi
-from typing import Any, Literal
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any, ClassVar, Literal
+
+import numpy as np
 
 from coterie._util.errors import UserError, suggest_names
+from coterie.core.arrays import Doubles, Ids
 from coterie.core.local import Local
-from coterie.core.roster import check_sampler
+from coterie.core.rng import make_key, to_uniforms
+from coterie.core.roster import Roster, check_sampler
 from coterie.core.settings import check_settings, setting
-from coterie.core.simulation import parse_attack, parse_speeds, refuse_attack, refuse_speeds
+from coterie.core.specs import Registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """What all attacks have in common."""
+
+    share: float = setting(0.2, "Share of the clients that are hostile.", above=0, below=1)
+    collude: bool = setting(False, "Whether they act as one.")
+    site: str | None = setting(None, "A site, all of whose clients are hostile, instead of a share of all clients.")
+
+    on_data: ClassVar[bool] = False  # whether it changes what hostile clients train on, and not what they answer
+
+    def __post_init__(self) -> None:
+        check_settings(self, "An attack")
+
+    def hostile(self, roster: Roster, seed: int) -> Ids:
+        """The hostile clients, ascending: those of the site, or so many that the share is met as nearly as can be, and at least one."""
+        if self.site is not None:
+            return np.flatnonzero(np.array(roster.sites) == self.site).astype(np.int64)
+        return roster.lowest(make_key(seed, "hostile"), roster.clients, max(round(self.share * len(roster)), 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignFlip(Attack):
+    """Sends its update (or gradient) with the opposite sign; those who collude, that of their mean update."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale(Attack):
+    """Sends its update (or gradient) times a factor; those who collude, their mean update times it."""
+
+    factor: float = setting(-10.0, "Factor on the update.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise(Attack):
+    """Adds Gaussian noise to what it sends; those who collude all add the same."""
+
+    factor: float = setting(3.0, "Length of the noise, in lengths of the client's own update.", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mimic(Attack):
+    """Sends an honest client's update as its own, so that this client counts many times; those who collude all copy the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count(Attack):
+    """Trains honestly and says that it has many times its samples; to collude changes nothing."""
+
+    times: float = setting(100.0, "Factor on the number of samples it says it has.", above=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelFlip(Attack):
+    """Trains on false labels: class c becomes c + s, each client with an s of its own; those who collude turn c into C - 1 - c."""
+
+    on_data = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backdoor(Attack):
+    """Trains half of its samples with a mark on them as if they were of the target class; to collude changes nothing."""
+
+    on_data = True
+
+    target: int = setting(0, "The class that marked samples shall be taken for.", least=0)
+
+
+attacks: Registry[Attack] = Registry("attack")
+
+
+attacks.add("signflip", SignFlip)
+
+
+attacks.add("scale", Scale)
+
+
+attacks.add("noise", Noise)
+
+
+attacks.add("labelflip", LabelFlip)
+
+
+attacks.add("backdoor", Backdoor)
+
+
+attacks.add("count", Count)
+
+
+attacks.add("mimic", Mimic)
+
+
+def parse_attack(text: str | None) -> Attack | None:
+    """The attack that a spec such as ``signflip(share=0.2)`` names; None for no attack."""
+    return None if text is None else attacks.build(text)
+
+
+def refuse_attack(text: str | None) -> None:
+    """A real federation's clients are what they are."""
+    if text is not None:
+        raise UserError(f"The attack {text!r} is simulated, and a real federation has real clients: leave --attack away.")
+
+
+SPEED_COLUMNS = ("client", "time")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speeds(ABC):
+    """What all of them have in common."""
+
+    by_samples: bool = setting(False, "Whether it takes as much longer as the client has more training samples than the mean.")
+
+    def __post_init__(self) -> None:
+        check_settings(self, "The setting speeds")
+
+    def times(self, roster: Roster, seed: int) -> Doubles:
+        """(clients,) how long each takes for a training."""
+        times = self.usual(roster, seed)
+        return times * roster.sizes / max(float(roster.sizes.mean()), 1.0) if self.by_samples else times
+
+    @abstractmethod
+    def usual(self, roster: Roster, seed: int) -> Doubles:
+        """(clients,) how long, had all as many samples."""
+
+
+@dataclass(frozen=True)
+class Equal(Speeds):
+    """Everybody takes 1."""
+
+    def usual(self, roster: Roster, seed: int) -> Doubles:
+        return np.ones(len(roster))
+
+
+@dataclass(frozen=True)
+class LogNormal(Speeds):
+    """The logarithm of the time is normal: half of the clients take more than 1, a sixth more than e^sigma."""
+
+    sigma: float = setting(1.0, "Standard deviation of the logarithm.", least=0)
+
+    def usual(self, roster: Roster, seed: int) -> Doubles:
+        shares = to_uniforms(roster.draws(make_key(seed, "speed"), roster.clients)) + 2.0**-54  # never 0, of which there is no quantile
+        return np.exp([self.sigma * NormalDist().inv_cdf(share) for share in shares])
+
+
+@dataclass(frozen=True)
+class Slowed(Speeds):
+    """A share of the clients takes `factor` times as long as the others, who take 1: as many as meet the share best, at least one."""
+
+    share: float = setting(0.1, "Share of the clients that are slow.", above=0, below=1)
+    factor: float = setting(10.0, "How many times as long they take.", above=0)
+
+    def usual(self, roster: Roster, seed: int) -> Doubles:
+        times = np.ones(len(roster))
+        times[roster.lowest(make_key(seed, "speed"), roster.clients, max(round(self.share * len(roster)), 1))] = self.factor
+        return times
+
+
+@dataclass(frozen=True)
+class SpeedsFromFile(Speeds):
+    """Each client's time as a CSV file gives it, in columns `client` and `time`."""
+
+    path: str = ""
+
+    def usual(self, roster: Roster, seed: int) -> Doubles:
+        """Read when a study begins or goes on, and not before: its settings can be read where the file is not."""
+        found = self._read()
+        if missing := [name for name in roster.ids if name not in found]:
+            raise UserError(
+                f"{self.path} has no time for the client {missing[0]!r}: it needs a line for each client, such as '{missing[0]},1'."
+            )
+        return np.array([found[name] for name in roster.ids])
+
+    def _read(self) -> dict[str, float]:
+        try:
+            with Path(self.path).open(encoding="utf-8-sig", newline="") as file:
+                rows = list(csv.DictReader(file))
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise UserError(f"The speeds in {self.path} cannot be read ({error}): give a CSV file with columns client and time.") from error
+        found: dict[str, float] = {}
+        for number, row in enumerate(rows, start=2):
+            try:
+                name, time = (row[column] for column in SPEED_COLUMNS)
+                found[name] = float(time)
+            except (KeyError, TypeError, ValueError):
+                raise UserError(f"{self.path}, line {number}: write a client and its time, under a first line 'client,time'.") from None
+            if not 0 < found[name] < inf:
+                raise UserError(f"{self.path}, line {number}: the time of {name!r} is {time}: give a number above 0.")
+        return found
+
+
+speeds: Registry[Speeds] = Registry("setting of speeds")
+
+
+speeds.add("equal", Equal)
+
+
+speeds.add("lognormal", LogNormal)
+
+
+speeds.add("slowed", Slowed)
+
+
+def parse_speeds(text: str | None) -> Speeds | None:
+    """The speeds that a spec such as ``lognormal(1.0)`` or the name of a CSV file means; None where time is not simulated."""
+    if text is None:
+        return None
+    return SpeedsFromFile(path=text) if text.lower().endswith(".csv") else speeds.build(text)
+
+
+def refuse_speeds(text: str | None) -> None:
+    """A real federation's clients take their own time."""
+    if text is not None:
+        raise UserError(f"The speeds {text!r} are simulated, and a real federation's clients take their own time: leave --speeds away.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,9 +244,10 @@ class Plan:
     """The settings of a round."""
 
     rounds: int = setting(30, "Rounds.", least=1)
-    cohort: int | None = setting(None, "Clients a round; all that can be reached, or the window's share, unless given.", least=1)
+    cohort: int | None = setting(None, "Clients a round. Default: all that can be reached, or the window's share.", least=1)
     selection: str = setting(
-        "uniform", "Who takes part: uniform (a fresh sample each round), windows (over a random order), or your 'package.module:function'."
+        "uniform",
+        "Which clients take part: uniform (a new sample each round), windows (over a random order) or 'package.module:function'.",
     )
     window: float = setting(0.3, "Share of the clients in a window, unless the cohort is given.", above=0, most=1)
     decay: float = setting(1.0, "Factor on the learning rate after each round (of schedule=step: after every step).", above=0, most=1)
@@ -32,14 +260,14 @@ class Plan:
     speeds: str | None = setting(
         None, "How long clients take in simulated time: equal, lognormal(1.0), slowed(share=0.1,factor=10), or a CSV file of client,time."
     )
-    asynchronous: int | None = setting(
-        None, "Aggregate as soon as so many answers are there, and let the others come later; all are waited for unless given.", least=1
+    buffer_size: int | None = setting(
+        None, "Aggregate after this many answers; later answers join later rounds (FedBuff). Default: wait for all.", least=1
     )
-    concurrency: int | None = setting(None, "Clients at work at once in asynchronous rounds; as many as a cohort unless given.", least=1)
+    concurrency: int | None = setting(None, "Clients at work at once in asynchronous rounds. Default: the cohort's size.", least=1)
     staleness: float = setting(
-        0.5, "Exponent a of (1 + t)^-a, by which an update counts less that was begun t asynchronous rounds before.", least=0
+        0.5, "Exponent a of (1 + t)^-a, the weight of an update that started t asynchronous rounds earlier.", least=0
     )
-    attack: str | None = setting(None, "What hostile clients do, such as 'signflip(share=0.2)'; nobody is hostile unless given.")
+    attack: str | None = setting(None, "What malicious clients do, such as 'signflip(share=0.2)'. Default: none is malicious.")
     counts: Literal["checked", "believed"] = setting("checked", "Whether sample counts must be those that the roster knows.")
     norm_bound: float = setting(
         20.0, "Medians of the cohort that a client may move from the model it is sent; inf: any way.", least=1, infinite=True
@@ -51,20 +279,20 @@ class Plan:
         above=0,
         most=1,
     )
-    loss: Literal["usual", "absolute"] = setting(
-        "usual", "What clients minimise: the task's usual loss (cross-entropy, squared error), or the absolute error of a regression."
+    loss: Literal["auto", "absolute"] = setting(
+        "auto", "What clients minimise: auto (the task's cross-entropy or squared error), or absolute (the absolute error of a regression)."
     )
     evaluate_every: int = setting(1, "Evaluate after every n-th round (and the last).", least=1)
     evaluate_clients: int | None = setting(
-        None, "Clients that are evaluated, the same sample for all methods and seeds; everybody unless given.", least=2
+        None, "Clients that are evaluated, the same sample for all methods and seeds. Default: all.", least=2
     )
     keep_clients: int | None = setting(
         None,
-        "Clients of whom rows are kept, a sample, and of all that are evaluated scores and their quantiles; rows of all unless given.",
+        "Clients whose rows are kept, a sample; of all evaluated clients, scores and quantiles are kept. Default: all.",
         least=2,
     )
-    stop_early: int | None = setting(
-        None, "Evaluated rounds without a better validation score after which a run stops; none stops unless given.", least=1
+    patience: int | None = setting(
+        None, "Stop a run after this many evaluated rounds without a better validation score. Default: never.", least=1
     )
     local: Local = field(default_factory=Local)
 
@@ -72,13 +300,13 @@ class Plan:
         check_settings(self, "A study")
         parse_attack(self.attack)  # a wrong one is refused here
         parse_speeds(self.speeds)  # likewise
-        if self.concurrency is not None and self.asynchronous is None:
-            raise UserError("A study cannot use concurrency without asynchronous, which says how many answers are waited for: give both.")
+        if self.concurrency is not None and self.buffer_size is None:
+            raise UserError("A study cannot use concurrency without buffer_size, the number of answers that a round waits for: give both.")
         check_sampler(self.selection)
         if self.schedule == "cosine" and self.decay != 1:
-            raise UserError("A study cannot use decay with schedule=cosine, which says how the rate falls: leave one of them away.")
+            raise UserError("A study cannot use decay with schedule=cosine, which sets how the rate falls: omit one of them.")
         if self.local.rule is not None:
-            raise UserError("A local rule is part of a method, not of a study: give it within a method, by ctx.local.but(rule=...).")
+            raise UserError("A local rule is part of a method, not of a study: give it within a method, by ctx.local.replace(rule=...).")
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> "Plan":
@@ -90,11 +318,11 @@ class Plan:
         return cls(**rest, local=local)
 
     def check_real(self) -> None:
-        """Refuse what a real federation does not do: its clients are what they are, and minimise the usual loss of classes."""
+        """Refuse what a real federation does not do: its clients are what they are, and minimise the cross-entropy."""
         refuse_attack(self.attack)
         refuse_speeds(self.speeds)
-        if self.loss != "usual":
-            raise UserError(f"A real federation carries classifications, and loss={self.loss} is for a regression: leave --loss away.")
+        if self.loss != "auto":
+            raise UserError(f"A real federation carries classifications, and loss={self.loss} is for a regression: omit --loss.")
 
     def check_sites(self, sites: Sequence[str] | None, data: str) -> None:
         """Refuse, at start-up, what needs to know the site of each client where the data name none."""
@@ -115,10 +343,10 @@ class Plan:
         if self.cohort is not None and self.cohort > clients:
             raise UserError(f"The cohort is {self.cohort} clients but the federation has only {clients}: use --cohort {clients} or fewer.")
         size = self.cohort_size(clients)
-        if self.asynchronous is not None and self.asynchronous > size:
+        if self.buffer_size is not None and self.buffer_size > size:
             raise UserError(
-                f"Asynchronous rounds of {self.asynchronous} answers need as large a cohort, which has {size} clients: "
-                f"use --asynchronous {size} or fewer."
+                f"A buffer of {self.buffer_size} answers needs a cohort of as many clients, and it has {size}: "
+                f"use --buffer-size {size} or fewer."
             )
 
     def cohort_size(self, clients: int) -> int:

@@ -22,7 +22,7 @@ from coterie._util.threads import count_cores, map_in_order
 from coterie.core.arrays import Array, Bools, Doubles, Floats, Ids, Ints, find_positions
 from coterie.core.asks import ModelAsk, Refusal, RefusedReply, Reply, Shapes, Train, Trained
 from coterie.core.mixing import SiteBound, compute_weighted_median
-from coterie.core.vectors import Vectors
+from coterie.core.vectors import get_update_norms
 
 FEW = 3  # of fewer replies the median is not one of those who told the truth, if one did not
 
@@ -81,8 +81,8 @@ def _find_miscounts(ask: ModelAsk[Any], reply: Reply, known: Ints) -> Iterator[t
 
 def compute_update_norms(ask: Train, reply: Trained) -> Iterator[Doubles]:
     """How far clients moved from the models they were sent, some of them at a time; of a sketch, its length."""
-    if isinstance(reply.vectors, Vectors):  # measured where they are
-        return iter([reply.vectors.moved])
+    if (measured := get_update_norms(reply.vectors)) is not None:
+        return iter([measured])
     same = len(ask.models) == 1  # then it does not matter who was sent which
     rows = ask.start if same else ask.start[find_positions(ask.clients, reply.clients)]
     together = max(1, CACHED // max(reply.vectors.shape[1], 1))  # rows at a time: what is subtracted stays in the cache
@@ -223,8 +223,8 @@ def _is_all_finite(values: Array) -> bool:
 
     if not values.size:  # further loops that there are none of
         return True
-    if isinstance(values, Vectors):  # seen where they are
-        return bool(values.finite.all())
+    if (norms := get_update_norms(values)) is not None:
+        return bool(np.isfinite(norms).all())
     if values.size < WORTH_THREADS or values.ndim < 2:
         return finite(values)
     rows = max(1, PIECE // max(1, values[0].size))  # of large models one, of many clients' few numbers thousands
@@ -232,7 +232,8 @@ def _is_all_finite(values: Array) -> bool:
 
 
 def _find_finite_rows(values: Array) -> Bools:
-    return values.finite if isinstance(values, Vectors) else np.asarray(np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
+    norms = get_update_norms(values)
+    return np.asarray(np.isfinite(norms) if norms is not None else np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
 
 
 def _describe_wrong_shape(row: ClientRow, shapes: Shapes) -> str:

@@ -1,11 +1,12 @@
-"""Settings that know themselves: a field's default, what it means and what it may be are written once, at the field.
+"""Settings: the type, bounds, default and help of each are written once, at the field of a dataclass.
 
-Constructors check by them, study files and command-line options are made of them, and listings explain them.
+Constructors check values by them; specs, study files, command-line options and listings are derived from them.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
+from inspect import Parameter, signature
 from math import inf, isnan
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
@@ -17,13 +18,13 @@ _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The numbers that a setting may be."""
+    """The numbers that a setting may have."""
 
     least: float = -inf
     above: float = -inf
     most: float = inf
     below: float = inf
-    infinite: bool = False  # whether it may be infinite, which no bound says
+    infinite: bool = False  # whether it may be infinite
 
     def allow(self, value: float) -> bool:
         if isnan(value) or (abs(value) == inf and not self.infinite):
@@ -49,50 +50,62 @@ def setting(
     flag: str = "",
     zero_is_none: bool = False,
 ) -> Any:
-    """A field of a settings dataclass.
+    """Declare a field of a settings dataclass.
 
-    `help` is one sentence for listings; the bounds are those of `Bounds`; `flag` is its name on the command line where the field's own
-    will not do; `zero_is_none` lets 0 stand for none where a user cannot write none (a batch size of 0 is the full batch).
+    Args:
+        default: Its default; required if omitted.
+        help: One sentence for listings and the command line.
+        least, above, most, below, infinite: The numbers it may have; see `Bounds`.
+        flag: Its name on the command line, if that is not the field's own.
+        zero_is_none: Whether 0 means none where none cannot be written (a batch size of 0 is the full batch).
     """
     bounds = Bounds(least, above, most, below, infinite)
     return field(default=default, metadata={"help": help, "bounds": bounds, "flag": flag, "zero_is_none": zero_is_none})
 
 
 def get_help(f: Field[Any]) -> str:
-    """What a setting means; empty for a field that was not made by `setting`."""
+    """The help of a setting; empty for a field that was not made by `setting`."""
     return str(f.metadata.get("help", ""))
-
-
-def check_settings(made: Any, who: str = "") -> None:
-    """Refuse the first value that its setting cannot have: of the wrong type, no choice, or out of bounds."""
-    kind: Any = type(made)
-    for f in fields(made):
-        if f.name in get_setting_types(kind):
-            _check_value(who or kind.__name__, f.name, getattr(made, f.name), get_setting_types(kind)[f.name], f.metadata.get("bounds"))
 
 
 @dataclass(frozen=True)
 class SettingType:
-    """What a setting's annotation allows."""
+    """The values that an annotation allows."""
 
-    types: tuple[type, ...]  # of int, float, bool, str
-    choices: tuple[Any, ...]  # words of a Literal
-    none: bool
+    types: tuple[type, ...] = ()  # of int, float, bool, str
+    choices: tuple[Any, ...] = ()  # words of a Literal
+    none: bool = False
+    sequence: bool = False  # whether several values may be given, as a tuple or list
 
-    @property
-    def words(self) -> list[str]:
-        """What may be given beside numbers within bounds."""
-        return [*map(str, self.choices), *(["none"] if self.none else [])]
+    def includes(self, value: Any) -> bool:
+        if isinstance(value, (tuple, list)):
+            return self.sequence
+        if value is None:
+            return self.none
+        if isinstance(value, bool):  # true and false are no numbers
+            return bool in self.types
+        if isinstance(value, str) and value in self.choices:
+            return True
+        return any(isinstance(value, (int, float) if kind is float else kind) for kind in self.types)
+
+    def describe(self, bounds: Bounds | None = None) -> str:
+        numbers = [str(bounds)] if bounds is not None else [text for kind, text in _WORDS.items() if kind in self.types]
+        return " or ".join([*numbers, *map(str, self.choices), *(["none"] if self.none else [])])
 
 
 def parse_annotation(annotation: Any) -> SettingType | None:
-    """What an annotation allows; None for one that is no plain setting (another dataclass, a tuple)."""
-    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    """The values that an annotation allows; None for one that is no plain setting, such as another dataclass."""
     types: list[type] = []
     choices: list[Any] = []
-    none = False
-    for part in parts:
-        if get_origin(part) is Literal:
+    none = sequence = False
+    parts = [annotation]
+    while parts:
+        part = parts.pop(0)
+        origin = get_origin(part)
+        if origin in (Union, UnionType, tuple, list, Sequence):
+            sequence |= origin not in (Union, UnionType)
+            parts += [each for each in get_args(part) if each is not Ellipsis]
+        elif origin is Literal:
             choices += get_args(part)
         elif part is NoneType:
             none = True
@@ -100,36 +113,52 @@ def parse_annotation(annotation: Any) -> SettingType | None:
             types.append(part)
         else:
             return None
-    return SettingType(tuple(types), tuple(choices), none)
+    return SettingType(tuple(types), tuple(choices), none, sequence)
 
 
 def get_setting_types(settings: type) -> Mapping[str, SettingType]:
     """The plain settings of a dataclass, by name."""
-    return _get_setting_types(cast(Hashable, settings))
+    return _read_setting_types(cast(Hashable, settings))
 
 
 @cache
-def _get_setting_types(settings: Any) -> Mapping[str, SettingType]:
+def _read_setting_types(settings: Any) -> Mapping[str, SettingType]:
     found = {name: parse_annotation(annotation) for name, annotation in get_type_hints(settings).items()}
     return {name: kind for name, kind in found.items() if kind is not None}
 
 
-def _check_value(who: str, name: str, value: Any, kind: SettingType, bounds: Bounds | None) -> None:
-    if (value is None and kind.none) or (kind.choices and isinstance(value, str) and value in kind.choices):
-        return
-    if isinstance(value, str) and kind.choices and str not in kind.types:
-        raise UserError(f"{who} cannot use {name}={value!r}: {suggest_names(value, map(str, kind.choices))}")
-    fits = any(_is_of_type(value, each) for each in kind.types)
-    if fits and (isinstance(value, (bool, str)) or bounds is None or bounds.allow(value)):
-        return
-    if fits:
-        raise UserError(f"{who} cannot use {name}={value!r}: give {' or '.join([str(bounds), *kind.words])}.")
-    wanted = " or ".join([*(_WORDS[each] for each in kind.types), *kind.words])
-    raise UserError(f"{who} cannot use {name}={value!r}: give {wanted}.")
+def get_parameters(build: Callable[..., Any]) -> list[Parameter]:
+    """The parameters of a callable, their annotations evaluated where that is possible."""
+    try:
+        return list(signature(build, eval_str=True).parameters.values())
+    except NameError:  # an annotation that only type checkers import
+        return list(signature(build).parameters.values())
 
 
-def _is_of_type(value: Any, kind: type) -> bool:
-    """Whether a value is of a kind; true and false are no numbers, and a whole number is a number too."""
-    if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, (int, float) if kind is float else kind)
+def check_settings(made: Any, owner: str = "") -> None:
+    """Raise a `UserError` for the first value of a dataclass that its setting cannot have: a wrong type, no choice, or out of bounds."""
+    kinds = get_setting_types(type(made))
+    for f in fields(made):
+        if f.name in kinds:
+            check_value(owner or type(made).__name__, f.name, getattr(made, f.name), kinds[f.name], f.metadata.get("bounds"))
+
+
+def check_value(owner: str, name: str, value: Any, kind: SettingType, bounds: Bounds | None = None) -> None:
+    """Raise a `UserError` if a setting cannot have this value. `owner` begins the sentence."""
+    if not kind.includes(value):
+        meant = suggest_names(value, map(str, kind.choices)) if kind.choices and isinstance(value, str) else f"give {kind.describe()}."
+        raise UserError(f"{owner} cannot use {name}={value!r}: {meant}")
+    if bounds is not None and isinstance(value, (int, float)) and not isinstance(value, bool) and not bounds.allow(value):
+        raise UserError(f"{owner} cannot use {name}={value!r}: give {kind.describe(bounds)}.")
+
+
+def convert_values(settings: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as they are stored: 0 becomes none where it means that, and a whole number a float where the setting is one."""
+    zeros = {f.name for f in fields(settings) if f.metadata.get("zero_is_none")}
+    kinds = get_setting_types(settings)
+    floats = {name for name, kind in kinds.items() if float in kind.types and int not in kind.types}
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        found[name] = None if name in zeros and value == 0 else float(value) if name in floats and is_whole else value
+    return found

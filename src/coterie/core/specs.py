@@ -25,6 +25,7 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from coterie._util.errors import UserError, suggest_names
+from coterie.core.settings import check_value, get_parameters, parse_annotation
 
 T = TypeVar("T")
 
@@ -177,38 +178,23 @@ class Registry(Generic[T]):
             raise UserError(f"{self.kind.capitalize()} {str(spec)!r} cannot be made: {reason}.") from error
 
     def _check(self, spec: Spec, make: Callable[..., T], given: int, context: Mapping[str, Any]) -> None:
-        parameters = [p for p in list(inspect.signature(make).parameters.values())[given:] if p.name not in context]
-        named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name[0] != "_"}
-        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name[0] != "_"]
-        if len(spec.args) > len(positional) and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        """Refuse settings that the callable does not have, and values whose plain type cannot be meant."""
+        owner = f"{self.kind.capitalize()} {spec.name!r}"
+        parameters = [p for p in get_parameters(make)[given:] if p.name not in context and p.name[0] != "_"]
+        named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        rest = [p for p in parameters if p.kind is p.VAR_POSITIONAL]
+        if len(spec.args) > len(positional) and not rest:
             raise UserError(
-                f"{self.kind.capitalize()} {spec.name!r} takes {len(positional)} settings without a name, not {len(spec.args)}; "
-                f"it knows {', '.join(named) or 'none'}."
+                f"{owner} takes {len(positional)} settings without a name, not {len(spec.args)}; it knows {', '.join(named) or 'none'}."
             )
         for name in spec.kwargs:
             if name not in named:
-                raise UserError(f"{self.kind.capitalize()} {spec.name!r} has no setting {name!r}: {suggest_names(name, named)}")
-        rest = [p for p in parameters if p.kind is p.VAR_POSITIONAL]
+                raise UserError(f"{owner} has no setting {name!r}: {suggest_names(name, named)}")
         spread = positional + rest * max(len(spec.args) - len(positional), 0)
         for p, value in [*zip(spread, spec.args, strict=False), *((named[k], v) for k, v in spec.kwargs.items())]:
-            _check_type(self.kind, spec.name, p, value)
-
-
-def _check_type(kind: str, name: str, parameter: inspect.Parameter, value: Any) -> None:
-    """Refuse a value whose plain type cannot be meant: a word for a number, a fraction for a count, a word that is no choice."""
-    allowed = str(parameter.annotation if isinstance(parameter.annotation, str) else inspect.formatannotation(parameter.annotation))
-    choices = re.findall(r"'([^']*)'", allowed) if "Literal" in allowed else []
-    kinds = set(re.findall(r"\b(int|float|bool|str|None)\b", re.sub(r"'[^']*'", "", allowed.replace("Optional", "None"))))
-    if not (kinds or choices) or "Any" in allowed or isinstance(value, (tuple, list)):
-        return
-    actual = {type(None): "None"}.get(type(value), type(value).__name__)
-    if actual in kinds or (actual == "int" and "float" in kinds) or value in choices:
-        return
-    if choices and actual == "str":
-        raise UserError(f"{kind.capitalize()} {name!r}: {parameter.name}={value!r} is not known: {suggest_names(value, choices)}")
-    names = {"int": "a whole number", "float": "a number", "str": "a word", "bool": "true or false", "None": "none"}
-    wanted = " or ".join([*(text for word, text in names.items() if word in kinds), *choices])
-    raise UserError(f"{kind.capitalize()} {name!r}: {parameter.name}={value!r} should be {wanted}.")
+            if (kind := parse_annotation(p.annotation)) is not None:
+                check_value(owner, p.name, value, kind)
 
 
 def _parse_value(text: str) -> Any:
@@ -304,9 +290,7 @@ def check_trust(specs: Iterable[str], where: str, trust: bool, kind: str = "mode
     """Refuse, before anything is imported, the first model (or method) that is code which `where` names, unless it is trusted."""
     for spec in specs:
         if not trust and is_external_code(spec):
-            raise UntrustedCodeError(
-                f"{where} needs code that is not Coterie's, the {kind} {spec!r}: if you trust it, say so with --trust."
-            )
+            raise UntrustedCodeError(f"{where} needs code that is not Coterie's, the {kind} {spec!r}: if you trust it, add --trust-code.")
 
 
 def check_cluster(addresses: Iterable[str | None], where: str, trust: bool) -> None:
@@ -318,6 +302,6 @@ def check_cluster(addresses: Iterable[str | None], where: str, trust: bool) -> N
     for address in addresses:
         if not trust and address not in (None, "auto"):
             raise UntrustedCodeError(
-                f"{where} sends the study to the Ray cluster {address!r}, which may run code here: if you trust it, say so with --trust, "
+                f"{where} sends the study to the Ray cluster {address!r}, which may run code here: if you trust it, add --trust-code, "
                 "or name a cluster with --ray."
             )

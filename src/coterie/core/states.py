@@ -16,7 +16,7 @@ from safetensors.numpy import load, save
 from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Bools, Floats, Ids, Ints
 from coterie.core.serving import Serving
-from coterie.core.vectors import Vectors, on_device, place_rows
+from coterie.core.vectors import Vectors, as_vectors
 
 NameOf = Callable[[type], str | None]  # how a kind is called; None: it may not be written; a mapping is of the kind `dict`
 
@@ -140,7 +140,7 @@ def unflatten(arrays: Mapping[str, Array], tree: Any) -> Any:
         raise UserError(f"The checkpoint holds a state {str(error)!r} that no known method has: import the method first.") from error
     except TypeError as error:
         raise UserError(
-            f"The checkpoint holds a state of another version of {tree['state']!r}: go on with that version, or run the study anew."
+            f"The checkpoint holds a state of another version of {tree['state']!r}: resume it with that version, or run the study again."
         ) from error
 
 
@@ -187,7 +187,7 @@ class ClientTable(State):
     def of(self, clients: Ids) -> Floats:
         """(m, d) these clients' rows, which may be written to unless they are held elsewhere."""
         place = self.place[clients]
-        if on_device(self.rows) is not None and len(place) and (place >= 0).all():
+        if len(place) and (place >= 0).all():
             return self.rows[place]
         found = np.repeat(self.common[None, :], len(place), axis=0)
         if (place >= 0).any():
@@ -230,7 +230,5 @@ class ClientTable(State):
 
 
 def _place_rows(values: Floats, where: Ints, among: Floats, count: int) -> Floats:
-    """A table of these rows among others, held where the rows are; of none, the others."""
-    if not len(where):
-        return among
-    return values.placed(where, among, count) if isinstance(values, Vectors) else place_rows(values, where, among, count)
+    """A table of these rows among others, where the rows are; without rows, the others."""
+    return as_vectors(values).place_rows(where, among, count) if len(where) else among

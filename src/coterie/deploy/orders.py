@@ -20,21 +20,11 @@ if TYPE_CHECKING:
 
 
 LARGEST_ORDER = 1 << 18  # bytes of its JSON
-
-
 LONGEST_NOTE = 500  # characters of the operator's name and of what the run is for
-
-
 LARGEST_COUNT = 10**9  # rounds, clients, epochs, samples of a batch
-
-
 SHORT_HASH = 12  # characters of a hash that people read and type
-
-
 KINDS_OF_ORDER = ("study", "inspect")
-
-
-ORDERED_ASKS = ("Train", "Gradient", "Losses", "Error", "Evaluate")  # a sketch counts as the ask that it is made of
+ASKS = ("Train", "Gradient", "Losses", "AskErrors", "Evaluate")  # a sketch counts as the ask that it is made of
 
 
 class OrderError(ValueError):
@@ -134,7 +124,7 @@ def _find_faults(terms: OrderTerms) -> Iterator[str]:
         yield "methods that are no specs"
     if not terms.seeds or not all(type(seed) is int for seed in terms.seeds):
         yield "seeds that are no whole numbers"
-    if not terms.asks or not set(terms.asks) <= set(ORDERED_ASKS):
+    if not terms.asks or not set(terms.asks) <= set(ASKS):
         yield "asks that are unknown"
     if not isinstance(terms.plan, Mapping):
         yield "no plan"
@@ -169,7 +159,7 @@ def find_asks(starts: Iterable[Any], *always: str) -> tuple[str, ...]:
         always: Kinds that are asked in any case, such as the evaluations of a study.
 
     Returns:
-        The kinds, in the order of `ORDERED_ASKS`; all of them where none is found.
+        The kinds, in the order of `ASKS`; all of them where none is found.
     """
     found, seen, left = set(always), set[int](), list[Any]()
     packages = {OWN_PACKAGE}
@@ -187,8 +177,8 @@ def find_asks(starts: Iterable[Any], *always: str) -> tuple[str, ...]:
             found.add(one.__name__)
         elif _get_package(one) in packages:
             left += _list_functions(one) if isinstance(one, type) else _list_references(one)
-    kinds = tuple(kind for kind in ORDERED_ASKS if kind in found)
-    return kinds if plain and kinds != tuple(kind for kind in ORDERED_ASKS if kind in always) else ORDERED_ASKS
+    kinds = tuple(kind for kind in ASKS if kind in found)
+    return kinds if plain and kinds != tuple(kind for kind in ASKS if kind in always) else ASKS
 
 
 def _list_parts(start: Any) -> Iterator[Any]:

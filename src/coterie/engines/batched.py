@@ -1,38 +1,192 @@
 """The batched engine: clients, seeds and methods are one batch dimension.
 
-All asks to train that arrive together become one job, executed by the fastest route that suits the world (see `routes`). Everything else
-is a few matrix products. Fused trainings and predictions depend on the ask alone: they are computed in pieces of fixed shape, whatever else
-is asked at the same time. Stacked networks agree with themselves within float32 rounding.
+All asks to train that arrive together become one job, executed on the route that `routes` chooses. Losses, errors, gradients and
+evaluations of many lanes are a few matrix products. Fused trainings and predictions depend on the ask alone: they are computed in pieces of
+fixed shape, whatever else is asked at the same time. Stacked networks agree with themselves within float32 rounding.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from coterie._util.errors import UserError
-from coterie._util.threads import count_cores
+from coterie._util.threads import count_cores, map_with_helpers, use_one_thread
 from coterie.core.arrays import Floats, Ints
-from coterie.core.asks import Train
+from coterie.core.asks import AskErrors, Evaluate, Gradient, Gradients, Losses, Train
 from coterie.core.local import Local
-from coterie.engines.device import Precision, fetch_tensor, limit_torch_threads, raise_device_errors, use_precision
+from coterie.data.federation import Parts
+from coterie.engines.captured import CapturedTrainer
+from coterie.engines.client_training import compute_gradients
+from coterie.engines.device import (
+    Precision,
+    as_tensor,
+    fetch_tensor,
+    get_stacked_memory,
+    limit_torch_threads,
+    raise_device_errors,
+    use_precision,
+)
 from coterie.engines.device_vectors import DeviceVectors
 from coterie.engines.engine import Engine, StampedAsk
-from coterie.engines.evaluation.dense_torch import TorchEvaluator
+from coterie.engines.evaluation.batch import BatchEvaluator, EvalSets, evaluate_together
+from coterie.engines.evaluation.dense import MapFunction, NumpyEvaluator, TorchEvaluator, make_dense_evaluator
+from coterie.engines.evaluation.evaluate import Classify, EachEvaluator, compute_errors, compute_loss_table, evaluate
 from coterie.engines.features import FeatureWorlds
 from coterie.engines.fused import cpu_route as fused_cpu
 from coterie.engines.fused import gpu_route as fused_gpu
-from coterie.engines.inference import InferenceRunner
-from coterie.engines.jobs import TrainingJob, merge_asks, send_rows, split_replies
-from coterie.engines.local_engine import LocalEngine, Work
+from coterie.engines.jobs import ConcatRows, RowBlock, TrainingJob, merge_asks, send_rows, split_replies
+from coterie.engines.local_engine import LocalEngine, Work, fetch_models
 from coterie.engines.loop import LoopEngine
-from coterie.engines.routes import Route, WorldCache, choose_route
-from coterie.engines.sampling import has_single_leftover
+from coterie.engines.routes import Route, choose_ask_route, choose_engine, choose_route, choose_stacked_options, get_layer_sizes, name_kind
+from coterie.engines.stacked.inference import StackedEachEvaluator, compute_stacked_gradients
 from coterie.engines.stacked.local_rules import RuleJob
+from coterie.engines.stacked.route import StackedTrainer
 from coterie.engines.world import World
+
+
+def compute_gradients_together(works: Sequence[Work], route: StackedTrainer) -> list[Gradients]:
+    """The answers to asks of one world."""
+    asks = [work.ask for work in works if isinstance(work.ask, Gradient)]
+    held = [work.parts() for work in works]
+    models = ConcatRows([RowBlock(len(ask.models), ask.models) for ask in asks], asks[0].models.shape[1]).on(route.device)
+    firsts = np.cumsum([0, *(len(ask.models) for ask in asks)])
+    start = np.concatenate([ask.start + first for ask, first in zip(asks, firsts, strict=False)])
+    own = Parts.of([parts[client] for ask, parts in zip(asks, held, strict=True) for client in ask.clients])
+    found, losses = compute_stacked_gradients(route, models, start, own)
+    vectors, ends = DeviceVectors.from_gradients(found).as_array(), np.cumsum([0, *(len(ask.clients) for ask in asks)])
+    spans = [slice(begin, end) for begin, end in pairwise(ends)]
+    return [Gradients(ask.clients, vectors[span], own.sizes[span], losses[span]) for ask, span in zip(asks, spans, strict=True)]
+
+
+class WorldCache:
+    """What is kept of one world. A dense network has its layer sizes and data from the start; everything else is made at first use."""
+
+    def __init__(
+        self, world: World, device: torch.device, threads: int, precision: Precision, microbatch: int | None, *, holds: bool
+    ) -> None:
+        self.world, self.device, self.precision, self.microbatch = world, device, precision, microbatch
+        self.sizes = get_layer_sizes(world)
+        self.dense = make_dense_evaluator(world.federation, self.sizes, device, threads, holds=holds)
+        self.panels = EvalSets(world.federation)
+        self.routes: dict[str, Route] = {}
+        self._stacked: dict[bool, StackedTrainer] = {}  # by whether batches have exact sizes
+
+    @property
+    def has_stacked_route(self) -> bool:
+        """Whether trainings of this world are stacked in padded batches: then gradients can be."""
+        padded = (route.name == "stacked" and not route.is_exact for route in self.routes.values())
+        return self.dense is None and any(padded)
+
+    @cached_property
+    def captured_trainer(self) -> CapturedTrainer:
+        """Trains large models client by client."""
+        options: dict[str, Any] = {"device": self.device, "precision": self.precision, "microbatch": self.microbatch}
+        return CapturedTrainer(self.world.model.module(), self.world.loss, *self._tensors(), **options)
+
+    def get_stacked_trainer(self, *, exact: bool = False) -> StackedTrainer:
+        """Trains and evaluates stacks of models."""
+        if exact not in self._stacked:
+            module, options = self.world.model.module(), choose_stacked_options(self.world, self.device, exact=exact)
+            memory = get_stacked_memory(self.device, one_body=options.backend == "adapters")
+            given: dict[str, Any] = {"device": self.device, "memory": memory, "options": options, "precision": self.precision}
+            self._stacked[exact] = StackedTrainer(module, self.world.loss, *self._tensors(), **given)
+        return self._stacked[exact]
+
+    def _tensors(self) -> tuple[Tensor, Tensor]:
+        return as_tensor(self.world.federation.x), as_tensor(self.world.federation.y)
+
+
+class InferenceRunner:
+    """Answers by what is resident for a world, by the loop where nothing there can. `holds`: whether gradients stay on the device."""
+
+    def __init__(
+        self, resident: Callable[[World], WorldCache], loop: LoopEngine, threads: int, pool: ThreadPoolExecutor, *, holds: bool
+    ) -> None:
+        self.resident, self.loop, self.threads, self.pool, self.holds = resident, loop, threads, pool, holds
+
+    def answers(self, works: Sequence[Work]) -> list[Any]:
+        """All answers, on the CPU side by side where that is safe."""
+        if not works:
+            return []
+        works = [fetch_models(work) if isinstance(self.resident(work.world).dense, NumpyEvaluator) else work for work in works]
+        with use_one_thread():
+            dense = self.loop.device.type == "cpu" and all(self.resident(work.world).dense is not None for work in works)
+            spread: MapFunction = self._spread if dense else map
+            juries = {
+                world: jury for world in {work.world for work in works} if (jury := self._make_batch_evaluator(world, spread)) is not None
+            }
+            found: dict[int, Any] = dict(evaluate_together(works, juries, spread))
+            for numbers in self._group_gradients(works):
+                route = self.resident(works[numbers[0]].world).get_stacked_trainer()
+                found |= zip(numbers, compute_gradients_together([works[i] for i in numbers], route), strict=True)
+            left = [i for i in range(len(works)) if i not in found]
+            alone = spread if len(works) == 1 else map  # then it has the cores to itself
+            found |= zip(left, spread(lambda i: self._answer(works[i], alone), left), strict=True)
+            return [found[i] for i in range(len(works))]
+
+    def _group_gradients(self, works: Sequence[Work]) -> list[list[int]]:
+        """The numbers of the asks for gradients that are answered together: of one world whose trainings are stacked on the device."""
+        found: dict[World, list[int]] = {}
+        for number, work in enumerate(works):
+            if self.holds and isinstance(work.ask, Gradient) and self.resident(work.world).has_stacked_route:
+                found.setdefault(work.world, []).append(number)
+        return list(found.values())
+
+    def _make_batch_evaluator(self, world: World, spread: MapFunction) -> BatchEvaluator | None:
+        """What judges models on the same samples; None where probabilities are needed to tell."""
+        kept = self.resident(world)
+        if kept.dense is not None:
+            return BatchEvaluator(partial(kept.dense.classify, spread=spread), kept.panels)
+        return None if self.loop.device.type == "cpu" else BatchEvaluator(self.loop.space(world).judge_many, kept.panels)
+
+    def _spread(self, work: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterable[Any]:
+        """`map`, by the engine's threads: one piece, or one thread, is not worth handing over."""
+        listed = list(pieces)
+        return map(work, listed) if self.threads == 1 or len(listed) < 2 else map_with_helpers(self.pool, self.threads - 1, work, listed)
+
+    def _answer(self, work: Work, spread: MapFunction = map) -> Any:
+        ask, kept, federation = work.ask, self.resident(work.world), work.world.federation
+        predict = partial(kept.dense.predict, spread=spread) if kept.dense is not None else self.loop.space(work.world).predict
+        match ask:
+            case Evaluate():
+                judge = self._judge(work.world, kept, spread)
+                return evaluate(ask, federation, predict, work.judged(), judge, self._make_each_evaluator(work.world, kept, spread))
+            case Losses():
+                dense = kept.dense
+                shorter = partial(dense.losses, spread=spread) if dense is not None else self.loop.space(work.world).losses_many
+                return compute_loss_table(ask, work.parts(ask.part), predict, shorter)
+            case AskErrors():
+                return compute_errors(ask, work.parts(), federation.y, predict, federation.task)
+            case Gradient() if kept.dense is not None:
+                parts = work.parts()
+                found = [kept.dense.gradient(ask.models[s], parts[c]) for c, s in zip(ask.clients, ask.start, strict=True)]
+                vectors, losses = np.stack([v for v, _ in found]), np.array([loss for _, loss in found])
+                return Gradients(ask.clients, vectors, parts.sizes[ask.clients], losses)
+            case Gradient() if self.holds:
+                parts = work.parts()
+                there, losses = compute_gradients(ask, self.loop.space(work.world), parts)
+                return Gradients(ask.clients, DeviceVectors.from_gradients(there).as_array(), parts.sizes[ask.clients], losses)
+        return self.loop.answer(work)
+
+    def _make_each_evaluator(self, world: World, kept: WorldCache, spread: MapFunction) -> EachEvaluator | None:
+        """What judges many models, each on samples of its own; None where they are judged one after the other."""
+        if kept.dense is not None:
+            return kept.dense.each(spread)
+        return StackedEachEvaluator(kept.get_stacked_trainer(), world.federation.task) if self.holds and kept.has_stacked_route else None
+
+    def _judge(self, world: World, kept: WorldCache, spread: MapFunction) -> Classify | None:
+        """The likeliest classes, where they can be had without the probabilities: on a GPU they are found there."""
+        dense = kept.dense
+        if dense is not None:
+            return lambda model, rows: dense.classify([model], rows, spread)[0]
+        return None if self.loop.device.type == "cpu" else self.loop.space(world).judge
 
 
 class BatchedEngine(LocalEngine):
@@ -56,7 +210,6 @@ class BatchedEngine(LocalEngine):
         self.threads = threads or count_cores()
         self.loop = LoopEngine(worlds, device, threads=threads, precision=precision, microbatch=microbatch)
         self._featured = FeatureWorlds(self.device, precision)
-        self._routes: dict[str, str] = {}
         self._pinned = dict(pinned or {})  # routes of a study that is resumed
         self._resident: dict[World, WorldCache] = {}
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="coterie-batched")
@@ -72,14 +225,11 @@ class BatchedEngine(LocalEngine):
     def _world(self, stamped: StampedAsk) -> World:
         return self._featured.of(super()._world(stamped))
 
-    def routes(self) -> Mapping[str, str]:
-        return self._routes
-
     def close(self) -> None:
         self.loop.close()
         self._pool.shutdown()
 
-    def carry_out(self, works: Sequence[Work]) -> list[Any]:
+    def execute(self, works: Sequence[Work]) -> list[Any]:
         answers: list[Any] = [None] * len(works)
         with limit_torch_threads(1), use_precision(self.precision):
             for numbers in self._group_trainings(works):
@@ -93,9 +243,9 @@ class BatchedEngine(LocalEngine):
     def _train(self, works: Sequence[Work]) -> Sequence[Any]:
         """Asks of one world and one optimiser, in one job."""
         asks = [work.ask for work in works if isinstance(work.ask, Train)]
-        world, kept = works[0].world, self._keep(works[0].world)
-        route = self._route(world, asks[0].local)
-        if route.name == "loop" or self._needs_loop(works[0]):
+        kept = self._keep(works[0].world)
+        route = self._route_ask(works[0])
+        if route.name == "loop":
             return [self.loop.answer(work) for work in works]
         apart = (self.holds or route.name != "fused") and asks[0].local.rule is None
         job = merge_asks(works, asks, kept.sizes, apart=apart)
@@ -105,25 +255,24 @@ class BatchedEngine(LocalEngine):
             return split_replies(asks, job.samples(), vectors, steps, more)
         if route.name == "fused":
             vectors, steps = self._fused(job, kept)
-        elif route.name == "alone":
-            there, steps = kept.alone().train_on_device(job, asks[0].local)
+        elif route.name == "captured":
+            there, steps = kept.captured_trainer.train_on_device(job, asks[0].local)
             vectors = self._store_trained(there, job)
         else:
             assert asks[0].local.optimizer != "adamw"  # whose route is the loop
-            there, steps = kept.get_stacked_trainer(exact=route.name == "exact").train_on_device(job, asks[0].local.optimizer)
+            there, steps = kept.get_stacked_trainer(exact=route.is_exact).train_on_device(job, asks[0].local.optimizer)
             vectors = self._store_trained(there, job)
         return split_replies(asks, job.samples(), vectors, steps)
 
-    def _needs_loop(self, work: Work) -> bool:
-        """Whether somebody's last batch would be too small for the model: the loop joins it to the one before."""
+    def _route_ask(self, work: Work) -> Route:
+        """The route of one ask to train."""
         assert isinstance(work.ask, Train)
-        if (
-            self._keep(work.world).sizes
-            or self._route(work.world, work.ask.local).name == "alone"
-            or self.loop.space(work.world).least == 1
-        ):
-            return False
-        return has_single_leftover(work.world.federation.train.sizes, work.ask.local.batch_size)
+        world, local = work.world, work.ask.local
+
+        def find_smallest_batch() -> int:
+            return 1 if self._keep(world).sizes else self.loop.space(world).smallest_batch
+
+        return choose_ask_route(self._route(world, local), world.federation.train.sizes, local.batch_size, find_smallest_batch)
 
     def _fused(self, job: TrainingJob, kept: WorldCache) -> tuple[Floats, Ints]:
         if self.device.type == "cuda":
@@ -141,31 +290,28 @@ class BatchedEngine(LocalEngine):
         """Trained models as replies have them: where they are, or fetched. Those that did not fit a GPU are on the host already."""
         if not self.holds or vectors.device.type != self.device.type:
             return fetch_tensor(vectors)
-        return DeviceVectors.trained(vectors, send_rows(job.models, vectors.device), job.start).as_array()
+        return DeviceVectors.from_training(vectors, send_rows(job.models, vectors.device), job.start).as_array()
 
     def _group_trainings(self, works: Sequence[Work]) -> list[list[int]]:
         """The numbers of the asks to train, those of one world and one optimiser together; by a local rule, those of the same settings."""
-        buckets: dict[tuple[int, str, Local | str | None, bool], list[int]] = {}
+        buckets: dict[tuple[int, str, Local | str | None, str], list[int]] = {}
         for number, work in enumerate(works):
             if isinstance(work.ask, Train):
                 local = work.ask.local
-                key = (id(work.world), local.optimizer, local if local.rule is not None else local.augment, self._needs_loop(work))
+                key = (id(work.world), local.optimizer, local if local.rule is not None else local.augment, str(self._route_ask(work)))
                 buckets.setdefault(key, []).append(number)
         return list(buckets.values())
 
     def _route(self, world: World, local: Local) -> Route:
-        by = f" by {type(local.rule).__name__}" if local.rule is not None else ""
-        by += f", augmented by {local.augment}" if local.augment is not None else ""
-        kind, kept = f"{world.model.text} with {local.optimizer}{by}", self._keep(world)
+        kind, kept = name_kind(world.model.text, local), self._keep(world)
         if kind not in kept.routes:
             route = choose_route(world, local, self.device)
-            if self._pinned.get(kind, route.name) != route.name:
+            if self._pinned.get(kind, str(route)) != str(route):
                 raise UserError(
-                    f"The study was begun on the {self._pinned[kind]} route, which is not to be had here ({route.why}): "
-                    "resume it where it was begun, or begin anew."
+                    f"The study was started on the route {self._pinned[kind]!r}, which is not available here ({route}: {route.why}): "
+                    "resume it on the machine where it was started, or start over."
                 )
-            kept.routes[kind] = route
-            self._routes[kind] = route.name
+            kept.routes[kind] = self.chosen[kind] = route
         return kept.routes[kind]
 
     def _keep(self, world: World) -> WorldCache:
@@ -190,8 +336,7 @@ def make_engine(
     With `holds`, what was trained on a GPU stays there, and replies are arrays that are fetched when their numbers are asked for.
     """
     found = resolve_device(device)
-    alone = engine == "loop" or found.startswith("mps")  # Apple's GPUs have no float64, which the batched engine's trials need
-    if alone:
+    if choose_engine(engine, found) == "loop":
         return LoopEngine(worlds, found, threads=threads, precision=precision, microbatch=microbatch)
     return BatchedEngine(worlds, found, threads, pinned, precision, microbatch, holds=holds and found.startswith("cuda"))
 
@@ -203,5 +348,5 @@ def resolve_device(device: str) -> str:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"The device {device!r} is not to be had here ({str(error).splitlines()[0]}): use cpu or auto.") from error
+        raise UserError(f"The device {device!r} is not available here ({str(error).splitlines()[0]}): use cpu or auto.") from error
     return device

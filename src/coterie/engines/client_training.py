@@ -167,7 +167,7 @@ class _GradientTerms:
 
 def _iterate_until_closed(space: Workspace, visit: ClientTraining, local: Local, key: int, epochs: int) -> Iterator[Ints]:
     """The batches of a loop, until it is to end early."""
-    for batch in iterate_batches(key, visit.samples, local.batch_size, epochs, local.max_steps, space.least):
+    for batch in iterate_batches(key, visit.samples, local.batch_size, epochs, local.max_steps, space.smallest_batch):
         if space.closing.is_set():
             return
         yield batch

@@ -147,7 +147,7 @@ def find_nonzero_rows(table: Floats) -> Bools:
 def _find_nonzero_rows(part: RowBlock) -> Bools:
     if part.table is None:
         return np.zeros(part.count, dtype=np.bool_)
-    found = np.any(part.table, axis=1) if (away := on_device(part.table)) is None else away.lengths(None) > 0
+    found = np.any(part.table, axis=1) if (away := on_device(part.table)) is None else away.norms() > 0
     return np.asarray(found if part.order is None else found[part.order])
 
 
@@ -304,7 +304,7 @@ def _compute_offsets(counts: Sequence[int]) -> list[int]:
 
 def _compute_keys(works: Sequence[Work], asks: Sequence[Train], clients: Ids, counts: Sequence[int]) -> Words:
     """The key of each training: `Work.keys` of all asks at once."""
-    begun = np.array([work.stamped.key(ask.purpose) for work, ask in zip(works, asks, strict=True)], np.uint64)
+    begun = np.array([work.key(ask.purpose) for work, ask in zip(works, asks, strict=True)], np.uint64)
     return fold_keys(np.repeat(begun, counts), works[0].world.words[clients])
 
 

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
@@ -19,23 +19,26 @@ from coterie.engines.sampling import select_share
 from coterie.engines.sketching import add_simulated_noise, get_sketch, remove_sketch, sketch_reply
 from coterie.engines.world import World
 
+if TYPE_CHECKING:
+    from coterie.engines.routes import Route
+
 KEPT_SHARES = 4  # a pilot trains on one half and is judged on the other
 
 
-@dataclass(frozen=True)
-class Work:
-    """A stamped ask beside the world that it is about."""
+@dataclass(frozen=True, kw_only=True)
+class Work(StampedAsk):
+    """A stamped ask with the world that it is about."""
 
-    stamped: StampedAsk
     world: World
 
-    @property
-    def ask(self) -> Ask[Any]:
-        return self.stamped.ask
+    @classmethod
+    def bind(cls, stamped: StampedAsk, world: World) -> Self:
+        """The ask, about this world."""
+        return cls(stamped.ask, stamped.seed, stamped.round_, stamped.draw, stamped.lane, world=world)
 
     def keys(self, purpose: str, clients: Ids) -> Words:
         """(n,) ``make_key(seed, purpose, round, client id)``; fold an epoch into it to get that epoch's shuffle."""
-        return fold_keys(np.array([self.stamped.key(purpose)], np.uint64), self.world.words[clients])
+        return fold_keys(np.array([self.key(purpose)], np.uint64), self.world.words[clients])
 
     def parts(self, name: DataPart = "train") -> Parts:
         """The samples of a part that the ask is about: all of them, unless it names a share."""
@@ -43,10 +46,10 @@ class Work:
         share: Share | None = getattr(self.ask, "share", None)
         if share is None:
             return federation.part(name)
-        which, kept = (name, share, self.stamped.seed), self.world.shares
+        which, kept = (name, share, self.seed), self.world.shares
         found = kept.get(which)
         if found is None:  # they are asked about again and again, and take as long to make as there are clients
-            halves = fold_keys(np.array([make_key(self.stamped.seed, "half")], np.uint64), self.world.words)
+            halves = fold_keys(np.array([make_key(self.seed, "half")], np.uint64), self.world.words)
             found = select_share(federation.part(name), share, federation.y, halves)
             kept[which] = found
             for oldest in list(kept)[:-KEPT_SHARES]:
@@ -68,7 +71,7 @@ class Work:
 
     def with_ask(self, ask: Ask[Any]) -> "Work":
         """The same with another ask in its place."""
-        return self if ask is self.ask else replace(self, stamped=replace(self.stamped, ask=ask))
+        return self if ask is self.ask else replace(self, ask=ask)
 
 
 def fetch_models(work: Work) -> Work:
@@ -84,10 +87,14 @@ class LocalEngine(Engine):
 
     def __init__(self, worlds: World | Mapping[int, World]) -> None:
         self.worlds: Mapping[int, World] = {0: worlds} if isinstance(worlds, World) else worlds
+        self.chosen: dict[str, Route] = {}  # by kind of training; none where all is the loop's
+
+    def routes(self) -> Mapping[str, str]:
+        return {kind: str(route) for kind, route in self.chosen.items()}
 
     def run(self, asks: Sequence[StampedAsk]) -> list[Any]:
         with raise_device_errors():  # worlds are made here, too: features of a frozen body, where they are asked for first
-            works = [Work(s, self._world(s)).drop_empty_clients() for s in asks]
+            works = [Work.bind(s, self._world(s)).drop_empty_clients() for s in asks]
             asked = [not isinstance(work.ask, ModelAsk) or len(work.ask.clients) > 0 for work in works]
             answers = iter(self._run_unsketched([work for work, somebody in zip(works, asked, strict=True) if somebody]))
         return [next(answers) if somebody else make_empty_reply(work.ask) for work, somebody in zip(works, asked, strict=True)]
@@ -98,17 +105,17 @@ class LocalEngine(Engine):
 
     def _run_unsketched(self, works: Sequence[Work]) -> list[Any]:
         """Answer; a sketch is made of the full answer, which stays here."""
-        full = self.carry_out([work.with_ask(remove_sketch(work.ask)) for work in works])
+        full = self.execute([work.with_ask(remove_sketch(work.ask)) for work in works])
         return [_sketch_as_asked(work, reply) for work, reply in zip(works, full, strict=True)]
 
     @abstractmethod
-    def carry_out(self, works: Sequence[Work]) -> list[Any]:
-        """Answer asks that reach somebody, in full."""
+    def execute(self, works: Sequence[Work]) -> list[Any]:
+        """Answer asks that reach at least one client, in full."""
 
 
 def _sketch_as_asked(work: Work, reply: Any) -> Any:
     if get_sketch(work.ask) is None:
         return reply
     made = sketch_reply(work.ask, reply, work.world.model.layout)
-    drawn = fold_keys(work.keys("sketch noise", made.clients), np.array([work.stamped.draw], np.uint64))  # other data, other noise
+    drawn = fold_keys(work.keys("sketch noise", made.clients), np.array([work.draw], np.uint64))  # other data, other noise
     return add_simulated_noise(work.ask, made, drawn)

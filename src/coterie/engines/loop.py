@@ -18,8 +18,7 @@ from coterie.core.model import read_vector, use_torch_seed
 from coterie.data.federation import Parts
 from coterie.engines.client_training import ClientTraining, compute_gradients, train_client
 from coterie.engines.device import Precision, fetch_tensor, limit_torch_threads, use_precision
-from coterie.engines.evaluation.evaluate import compute_squared_errors, evaluate
-from coterie.engines.evaluation.tallies import clip_losses
+from coterie.engines.evaluation.evaluate import clip_losses, compute_squared_errors, evaluate
 from coterie.engines.local_engine import LocalEngine, Work
 from coterie.engines.workspace import Workspace
 from coterie.engines.world import World
@@ -98,7 +97,7 @@ class LoopEngine(LocalEngine):
         self._pool = ClientPool((threads or count_cores()) if device == "cpu" else 1)
         self._spaces: dict[World, Workspace] = {}
 
-    def carry_out(self, works: Sequence[Work]) -> list[Any]:
+    def execute(self, works: Sequence[Work]) -> list[Any]:
         with limit_torch_threads(1), use_precision(self.precision):
             return [self.answer(work) for work in works]
 

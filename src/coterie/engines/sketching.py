@@ -9,7 +9,7 @@ from coterie.core.arrays import Doubles, Words
 from coterie.core.asks import Ask, Gradient, Gradients, Train, Trained
 from coterie.core.layout import Layout
 from coterie.core.rng import extend_key, hash_word, make_generator
-from coterie.core.sketches import Sketch, clip_rows, project
+from coterie.core.vectors import Sketch, clip_rows, project
 
 
 def remove_sketch(ask: Ask[Any]) -> Ask[Any]:

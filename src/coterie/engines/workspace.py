@@ -78,11 +78,7 @@ def _rotate_images(images: Tensor, angles: Tensor) -> Tensor:
 
 
 CHUNK = 4096  # samples a forward pass: bounds memory, and being fixed keeps the bits
-
-
 LARGE_CHUNK, LARGE_MODEL = 256, 1 << 22  # the same for models of more numbers than this, whose layers are wide
-
-
 MOST_TOKENS = 1 << 17  # the same for texts on a GPU, all of them together
 
 
@@ -115,7 +111,7 @@ class Workspace:
         self.y = as_tensor(world.federation.y, device)
         texts = device.type == "cuda" and self.x.ndim == 2 and not self.x.is_floating_point()
         self.chunk = get_chunk_size(self.module, tokens=self.x.shape[1] if texts else 0)
-        self.least = find_smallest_batch(self.module, self.x)  # samples that a step needs
+        self.smallest_batch = find_smallest_batch(self.module, self.x)  # samples that a step needs
         if microbatch is not None and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in self.module.modules()):
             raise UserError(
                 f"Model {world.model.text!r} has batch norm, whose batches cannot be cut: leave microbatch away, or use norm=group."

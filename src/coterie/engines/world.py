@@ -17,9 +17,9 @@ from coterie.core.arrays import Ids, Words
 from coterie.core.asks import Share
 from coterie.core.method import Problem
 from coterie.core.model import MakeModule, ModelSpec, use_torch_seed
+from coterie.core.plan import Attack, Backdoor
 from coterie.core.rng import hash_word
 from coterie.core.roster import Roster
-from coterie.core.simulation import Attack, Backdoor
 from coterie.data.federation import Federation, Parts
 from coterie.data.poisoning import make_trigger_set, poison_federation
 from coterie.engines.device import as_tensor, find_device_error
@@ -126,11 +126,7 @@ class World:
 
 
 LABEL_WORDS = {"classification": "class numbers", "multilabel": "labels", "regression": "targets", "next-token": "no labels"}
-
-
 SOME_ROUNDING = 1e-4  # by which the logarithm of a probability may be above 0
-
-
 CHECKED_SAMPLES = 2  # samples: enough to tell one number a sample from one number for all
 
 

@@ -1,6 +1,6 @@
 """Evidence: what a run writes down, and how it is read back."""
 
-from coterie.evidence.digest import digest
 from coterie.evidence.reader import Evidence
+from coterie.evidence.verify import digest
 
 __all__ = ["Evidence", "digest"]

@@ -2,38 +2,36 @@
 
 Three files hold hashes. A segment's `manifest.json` covers its files, rows and lanes, and names the segment before it. A study's
 `head.json` covers the files that define the study and the last segment of the chain; it is replaced after each segment. A comparison's
-`seals.json` covers what belongs to several studies: the request, the result of each tuning and the settings of each study. A manifest
-must be the one that the next segment names, or the head if it is the last; where that is damaged, it must follow the one before. So one
-damaged segment does not put its neighbours in doubt.
+`seals.json` covers the request, the result of each tuning and the settings of each study. A manifest must be the one that the next
+segment names, or the head if it is the last; where that is damaged, it must follow the one before. So one damaged segment does not put
+its neighbours in doubt.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from safetensors import SafetensorError
 
 from coterie._util.errors import UserError
 from coterie._util.files import hash_file, hash_text, write_atomic
 from coterie._util.json_io import format_json, read_json
 from coterie._util.threads import count_cores, map_in_order
-from coterie.evidence.checkpoint import CHUNKS, STATES_FILE, read_checkpoint
+from coterie.evidence.checkpoint import CHUNKS, STATES_FILE, read_checkpoint_or_empty
 from coterie.evidence.folder import list_segments
 from coterie.evidence.records import LaneKey
-from coterie.evidence.settings import UNCHAINED
 
-HEAD = "head.json"
-
-
-IDENTITY_FILES = ("settings.json", "data.json", "execution.json")  # what a study is: never changed, and the chain begins with it
+HEAD, MANIFEST, SEALS, REQUEST = "head.json", "manifest.json", "seals.json", "compare.json"
+IDENTITY_FILES = ("settings.json", "data.json", "execution.json")  # they define the study; the chain of segments starts with their hash
+COUNTED_TABLES = ("rounds", "clients")  # tables whose rows are counted lane by lane
+ALTERED, MISSING = "is not as it was written", "is missing"
 
 
 @dataclass(frozen=True)
 class Link:
-    """A segment and the hash of its manifest; before the first, no segment and the hash of what the study is."""
+    """A segment and the hash of its manifest; before the first, no segment and the hash of the files that define the study."""
 
     segment: str
     sha256: str
@@ -45,16 +43,16 @@ class StudyHead:
 
     files: Mapping[str, str]  # by path in the folder
     last: Link
-    follows: Mapping[str, Link] = field(default_factory=dict)  # by segment, what it follows on since others were set aside
+    follows: Mapping[str, Link] = field(default_factory=dict)  # by segment, the one before it, since others were quarantined
 
     @classmethod
-    def of(cls, folder: Path) -> "StudyHead":
-        """The head of a study without segments, as its files are."""
-        files = {name: hash_file(folder / name) for name in list_head_files(folder)}
+    def from_folder(cls, folder: Path) -> "StudyHead":
+        """The head of a study without segments, from the files in its folder."""
+        files = _hash_head_files(folder)
         return cls(files, compute_origin(files))
 
     def write(self, folder: Path) -> None:
-        """Put it in place of the one before."""
+        """Replace the head of a folder."""
         tree = asdict(self)
         write_atomic(folder / HEAD, format_json({**tree, "sha256": hash_text(format_json(tree))}))
 
@@ -63,51 +61,46 @@ class StudyHead:
 
 
 def read_study_head(folder: Path) -> StudyHead | None:
-    """The head, if it is there and as it was written."""
+    """The head; None where it is missing or damaged."""
     try:
         tree = read_json(folder / HEAD)
-        told = tree.pop("sha256")
+        sha256 = tree.pop("sha256")
         head = StudyHead(dict(tree["files"]), Link(**tree["last"]), {name: Link(**link) for name, link in tree["follows"].items()})
     except (UserError, KeyError, TypeError, AttributeError):
         return None
-    return head if hash_text(format_json(tree)) == told else None
+    return head if hash_text(format_json(tree)) == sha256 else None
 
 
 def compute_origin(files: Mapping[str, str]) -> Link:
-    """Where the chain begins: the hash of what the study is."""
+    """The start of the chain: the hash of the files that define the study."""
     return Link("", hash_text(format_json({name: files[name] for name in IDENTITY_FILES if name in files})))
 
 
-def list_head_files(folder: Path) -> list[str]:
-    """The files that a head covers: those that are written when a study begins, and rosters, which may grow."""
-    own = [name for name in (*IDENTITY_FILES, "environment.json") if (folder / name).is_file()]
-    return own + sorted(f"rosters/{path.name}" for path in (folder / "rosters").glob("[!.]*.parquet"))
-
-
-MANIFEST = "manifest.json"
-
-
-COUNTED_TABLES = ("rounds", "clients")  # tables whose rows are counted lane by lane
+def _hash_head_files(folder: Path) -> dict[str, str]:
+    """By path in the folder, the hashes of the files that a head covers: those written at the start, and rosters, which may grow."""
+    names = [name for name in (*IDENTITY_FILES, "environment.json") if (folder / name).is_file()]
+    names += sorted(f"rosters/{path.name}" for path in (folder / "rosters").glob("[!.]*.parquet"))
+    return {name: hash_file(folder / name) for name in names}
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Written last into a segment, before the segment has its name."""
+    """Written last into a segment, before the segment gets its name."""
 
     segment: str
     previous: Link
     files: Mapping[str, str]
     rows: Mapping[str, int]  # by table
     lanes: Sequence[Mapping[str, Any]]  # draw, method, seed, first and last round, rows of the counted tables
-    routes: Mapping[str, str]  # how trainings were carried out up to here
-    study: str = ""  # the hash of what the study was then: it may have grown since it began; none before studies could
+    routes: Mapping[str, str]  # the routes that training has taken so far
+    study: str  # the hash of the files that define the study, as they were then: the study may have grown since
 
     def write(self, folder: Path) -> None:
         (folder / MANIFEST).write_text(format_json(asdict(self)), encoding="utf-8", newline="\n")
 
     @property
     def keys(self) -> list[LaneKey]:
-        """The lanes it holds rounds of."""
+        """The lanes that the segment holds rounds of."""
         return [LaneKey(lane["draw"], lane["method"], lane["seed"]) for lane in self.lanes]
 
 
@@ -119,17 +112,16 @@ def make_manifest(
     tables: Mapping[str, pa.Table],
     routes: Mapping[str, str],
 ) -> Manifest:
-    """The manifest of what lies in a draft."""
+    """The manifest of the files in a draft."""
     counts = {name: count_rows_by_lane(tables[name]) for name in COUNTED_TABLES}
-    held = []
+    entries = []
     for lane in lanes:
         key = LaneKey(lane["draw"], lane["method"], lane["seed"])
-        held.append(
-            {**key._asdict(), "first": lane["first"], "last": lane["last"], **{name: counts[name].get(key, 0) for name in COUNTED_TABLES}}
-        )
+        rows = {name: counts[name].get(key, 0) for name in COUNTED_TABLES}
+        entries.append({**key._asdict(), "first": lane["first"], "last": lane["last"], **rows})
     files = {path.name: hash_file(path) for path in sorted(draft.iterdir())}
-    rows = {name: len(table) for name, table in tables.items()}
-    return Manifest(segment, head.last, files, rows, held, dict(routes), compute_origin(head.files).sha256)
+    table_rows = {name: len(table) for name, table in tables.items()}
+    return Manifest(segment, head.last, files, table_rows, entries, dict(routes), compute_origin(head.files).sha256)
 
 
 def read_manifest(segment: Path) -> Manifest | str:
@@ -144,16 +136,16 @@ def read_manifest(segment: Path) -> Manifest | str:
 
 
 def count_rows_by_lane(table: pa.Table) -> dict[LaneKey, int]:
-    """How many rows each lane has."""
-    own = table.select(list(LaneKey._fields))
-    own = own.set_column(1, "method", pc.cast(own["method"], pa.string()))
-    found = own.group_by(list(LaneKey._fields)).aggregate([([], "count_all")]).to_pylist()
-    return {LaneKey(row["draw"], row["method"], row["seed"]): row["count_all"] for row in found}
+    """The number of rows of each lane."""
+    keys = table.select(list(LaneKey._fields))
+    keys = keys.set_column(1, "method", pc.cast(keys["method"], pa.string()))
+    rows = keys.group_by(list(LaneKey._fields)).aggregate([([], "count_all")]).to_pylist()
+    return {LaneKey(row["draw"], row["method"], row["seed"]): row["count_all"] for row in rows}
 
 
 @dataclass(frozen=True)
 class SegmentChain:
-    """The manifests that could be read, and what is known of the chain's ends."""
+    """The manifests that can be read, and the ends of the chain."""
 
     start: Link
     head: StudyHead | None  # None: damaged or lost
@@ -161,95 +153,97 @@ class SegmentChain:
     hashes: Mapping[str, str]  # of the manifests
 
     def previous(self, name: str) -> Link:
-        """What a segment follows on, now that others may have been set aside."""
+        """What a segment follows, now that others may have been quarantined."""
         follows = self.head.follows if self.head is not None else {}
         return follows.get(name, self.manifests[name].previous)
 
-    def broken(self, names: list[str]) -> dict[str, str]:
-        """By segment that is missing or does not belong: what is wrong. Segments without a manifest are not told of."""
+    def find_broken(self, names: list[str]) -> dict[str, str]:
+        """By segment that is missing or does not belong: what is wrong. Segments without a manifest are not included."""
         wrong: dict[str, str] = {}
         end = self.head.last if self.head is not None else None
-        named = end  # by what comes after; None: not known
+        named = end  # by the segment after this one; None: not known
         for place in reversed(range(len(names))):
             name, before = names[place], names[place - 1] if place else ""
-            beyond = end is not None and name > end.segment  # written a moment before a kill: the head does not know it
+            is_beyond = end is not None and name > end.segment  # written just before a kill: the head does not know it
             if named is not None and named.segment > name:
-                wrong[named.segment] = "is missing"
+                wrong[named.segment] = MISSING
                 named = None
             if name not in self.manifests:
-                named = named if beyond else None
+                named = named if is_beyond else None
                 continue
             if named is not None and named.segment == name:
                 fits = self.hashes[name] == named.sha256
             else:
-                fits = (named is None or beyond) and self._follows(name, before)
+                fits = (named is None or is_beyond) and self._follows(name, before)
             if not fits:
                 wrong[name] = "is not what the chain of segments names"
-            if not beyond:
+            if not is_beyond:
                 named = self.previous(name) if fits else None
         if named is not None and named.segment:
-            wrong[named.segment] = "is missing"
+            wrong[named.segment] = MISSING
         return wrong
 
     def has_other_start(self, names: list[str]) -> bool:
-        """Whether the segments say that the study was another: the last of them, or, of before studies could grow, the first."""
-        told = [self.manifests[name].study for name in names if name in self.manifests and self.manifests[name].study]
-        if told:
-            return told[-1] != self.start.sha256
-        return bool(names) and names[0] in self.manifests and not (link := self.previous(names[0])).segment and link != self.start
+        """Whether the last segment names another study."""
+        studies = [self.manifests[name].study for name in names if name in self.manifests]
+        return bool(studies) and studies[-1] != self.start.sha256
 
     def _follows(self, name: str, before: str) -> bool:
         link = self.previous(name)
         if before:
             return before in self.hashes and link == Link(before, self.hashes[before])
-        return link == self.start or (self.head is None and not link.segment)  # without a head, that is asked of the study as a whole
-
-
-ALTERED, MISSING = "is not as it was written", "is missing"
+        return link == self.start or (self.head is None and not link.segment)  # without a head, `has_other_start` decides
 
 
 @dataclass(frozen=True)
 class IntegrityReport:
     """What is wrong with a folder, each as the end of a sentence about the file or segment."""
 
-    checkable: bool  # False: written before there were manifests
     files: Mapping[str, str] = field(default_factory=dict)  # by path in the folder
     segments: Mapping[str, str] = field(default_factory=dict)  # by name: damaged or missing; its tables cannot be trusted
-    states: Mapping[str, str] = field(default_factory=dict)  # by file of a checkpoint, of segments whose tables are good
-    good: tuple[str, ...] = ()  # segments whose tables are as they were written
-    manifests: Mapping[str, Manifest] = field(default_factory=dict)  # of the good ones
-    links: Mapping[str, Link] = field(default_factory=dict)  # of the good ones
+    states: Mapping[str, str] = field(default_factory=dict)  # by file of a checkpoint, of segments whose tables are intact
+    intact: tuple[str, ...] = ()  # segments whose tables are as they were written
+    manifests: Mapping[str, Manifest] = field(default_factory=dict)  # of the intact ones
+    links: Mapping[str, Link] = field(default_factory=dict)  # of the intact ones
 
-    def sentences(self, folder: Path) -> list[str]:
-        """All that is wrong, in words."""
-        named = [(folder / name, wrong) for name, wrong in self.files.items()]
-        named += [(folder / "segments" / name, wrong) for name, wrong in sorted(self.segments.items())]
-        named += [(folder / "segments" / name, wrong) for name, wrong in sorted(self.states.items())]
-        return [f"{path} {wrong}" for path, wrong in named]
+    @property
+    def routes(self) -> Mapping[str, str]:
+        """The routes that training has taken up to the last intact segment."""
+        return self.manifests[self.intact[-1]].routes if self.intact else {}
+
+    def describe(self, folder: Path) -> list[str]:
+        """Everything that is wrong, in sentences without an end."""
+        damaged = [(folder / name, wrong) for name, wrong in self.files.items()]
+        for part in (self.segments, self.states):
+            damaged += [(folder / "segments" / name, wrong) for name, wrong in sorted(part.items())]
+        return [f"{path} {wrong}" for path, wrong in damaged]
 
 
 def check_integrity(folder: Path, *, everything: bool = False) -> IntegrityReport:
-    """Compare a folder with its head and its manifests; what no number rests on (checkpoints, versions) only where asked for."""
-    head = read_study_head(folder)  # before the segments: a study that is still run may get more of them meanwhile
+    """Compare a folder with its head and its manifests.
+
+    Args:
+        folder: The study's folder.
+        everything: Whether to check also what no number rests on: checkpoints, and the record of the environment.
+    """
+    head = read_study_head(folder)  # before the segments: a study that is still running may add some meanwhile
     names = [path.name for path in list_segments(folder)]
-    read = {name: read_manifest(folder / "segments" / name) for name in names}
-    if head is None and not _has_chain(folder, read.values()):
-        return IntegrityReport(checkable=False, good=tuple(names))
-    made = {name: found for name, found in read.items() if isinstance(found, Manifest)}
-    hashes = {name: hash_file(folder / "segments" / name / MANIFEST) for name in made}
-    start = compute_origin(head.files if head is not None else {name: hash_file(folder / name) for name in list_head_files(folder)})
-    chain = SegmentChain(start, head, made, hashes)
-    files = _check_files(folder, head)
+    found = {name: read_manifest(folder / "segments" / name) for name in names}
+    manifests = {name: manifest for name, manifest in found.items() if isinstance(manifest, Manifest)}
+    hashes = {name: hash_file(folder / "segments" / name / MANIFEST) for name in manifests}
+    start = compute_origin(_hash_head_files(folder) if head is None else head.files)
+    chain = SegmentChain(start, head, manifests, hashes)
+    files = {HEAD: ALTERED if (folder / HEAD).exists() else MISSING} if head is None else _find_changed(folder, head.files)
     if not everything:
         files.pop("environment.json", None)
     if head is None and chain.has_other_start(names):
         files["settings.json"] = f"(or {' or '.join(IDENTITY_FILES[1:])}) is not as it was when the study began"
-    wrong = {name: found for name, found in read.items() if isinstance(found, str)}
-    wrong |= chain.broken(names) | _check_segments(folder, made)
-    good = tuple(name for name in names if name not in wrong)
-    kept = {name: made[name] for name in good}
-    bad_states = check_states(folder, kept) if everything else {}
-    return IntegrityReport(True, files, wrong, bad_states, good, kept, {name: Link(name, hashes[name]) for name in good})
+    wrong = {name: manifest for name, manifest in found.items() if isinstance(manifest, str)}
+    wrong |= chain.find_broken(names) | _check_segments(folder, manifests)
+    intact = tuple(name for name in names if name not in wrong)
+    kept = {name: manifests[name] for name in intact}
+    states = check_states(folder, kept) if everything else {}
+    return IntegrityReport(files, wrong, states, intact, kept, {name: Link(name, hashes[name]) for name in intact})
 
 
 def is_study(folder: Path) -> bool:
@@ -257,174 +251,150 @@ def is_study(folder: Path) -> bool:
     return (folder / "settings.json").exists() or (folder / HEAD).exists()
 
 
-def _has_chain(folder: Path, manifests: Iterable[Manifest | str]) -> bool:
-    """Whether a folder whose head cannot be read ever had one."""
-    if (folder / HEAD).exists() or any(isinstance(found, Manifest) for found in manifests):
-        return True
-    try:
-        tree = read_json(folder / "settings.json")
-    except UserError:
-        return False
-    return isinstance(tree, dict) and tree.get("format", UNCHAINED) > UNCHAINED
+def find_studies(folder: Path) -> list[Path]:
+    """The folder itself if it is a study, else the studies below it: of a comparison, a grid or a reproduction."""
+    if is_study(folder):
+        return [folder]
+    paths = (path.relative_to(folder) for name in ("settings.json", HEAD) for path in folder.rglob(name))
+    found = {folder / path.parent for path in paths if not any(part.startswith(".") for part in path.parts)}  # drafts begin with a dot
+    if not found:
+        raise UserError(f"{folder} holds no study: name the folder that --out made.")
+    return sorted(found)
 
 
-def _check_files(folder: Path, head: StudyHead | None) -> dict[str, str]:
-    """What is wrong with the files that say what the study is."""
-    if head is None:
-        return {HEAD: ALTERED if (folder / HEAD).exists() else MISSING}
-    found = dict(zip(head.files, map(_hash_or_none, (folder / name for name in head.files)), strict=True))
-    return {name: MISSING if found[name] is None else ALTERED for name, wanted in head.files.items() if found[name] != wanted}
+def _find_changed(folder: Path, hashes: Mapping[str, str]) -> dict[str, str]:
+    """By path in the folder, what is wrong with files that have these hashes."""
+    found = {name: _hash_or_none(folder / name) for name in hashes}
+    return {name: MISSING if found[name] is None else ALTERED for name, sha256 in hashes.items() if found[name] != sha256}
 
 
 def _check_segments(folder: Path, manifests: Mapping[str, Manifest]) -> dict[str, str]:
     """By segment, which of its files are not as its manifest says."""
-    wanted = [(name, file) for name, manifest in manifests.items() for file in manifest.files if file not in (STATES_FILE, CHUNKS)]
-    found = map_in_order(_hash_or_none, (folder / "segments" / name / file for name, file in wanted), count_cores())
+    expected = [(name, file) for name, manifest in manifests.items() for file in manifest.files if file not in (STATES_FILE, CHUNKS)]
+    found = map_in_order(_hash_or_none, (folder / "segments" / name / file for name, file in expected), count_cores())
     wrong: dict[str, list[str]] = {}
-    for (name, file), sha256 in zip(wanted, found, strict=True):
+    for (name, file), sha256 in zip(expected, found, strict=True):
         if sha256 != manifests[name].files[file]:
             wrong.setdefault(name, []).append(f"{file} {MISSING if sha256 is None else ALTERED}")
-    return {name: f"is damaged ({', '.join(told)})" for name, told in wrong.items()} | {
+    return {name: f"is damaged ({', '.join(files)})" for name, files in wrong.items()} | {
         name: f"is segment {manifest.segment} under another name" for name, manifest in manifests.items() if manifest.segment != name
     }
 
 
 def check_states(folder: Path, manifests: Mapping[str, Manifest]) -> dict[str, str]:
-    """By file of a checkpoint, what is wrong with it. One that is gone is missed only where a lane that has no later one rests on it."""
-    latest = {key: name for name, manifest in manifests.items() for key in manifest.keys}
-    needed = {f"{name}/{STATES_FILE}" for name in latest.values()}
-    needed |= {
-        f"{number:06d}/{CHUNKS}"
-        for name in set(latest.values())
-        for number in _read_needed_segments(folder / "segments" / name / STATES_FILE)
-    }
+    """By file of a checkpoint, what is wrong with it. A missing file is wrong only where a lane without a later one needs it."""
+    segments = folder / "segments"
+    latest = set({key: name for name, manifest in manifests.items() for key in manifest.keys}.values())
+    chunks = {number for name in latest for number in read_checkpoint_or_empty(segments / name / STATES_FILE).needed_segments}
+    needed = {f"{name}/{STATES_FILE}" for name in latest} | {f"{number:06d}/{CHUNKS}" for number in chunks}
     wrong = {}
-    for file in (f"{name}/{own}" for name in manifests for own in (STATES_FILE, CHUNKS)):
-        name, _, own = file.partition("/")
-        sha256 = _hash_or_none(folder / "segments" / file)
-        if sha256 is None and file in needed:
-            wrong[file] = MISSING
-        elif sha256 is not None and sha256 != manifests[name].files.get(own):
-            wrong[file] = ALTERED
+    for name, manifest in manifests.items():
+        for file in (STATES_FILE, CHUNKS):
+            sha256 = _hash_or_none(segments / name / file)
+            if sha256 is None and f"{name}/{file}" in needed:
+                wrong[f"{name}/{file}"] = MISSING
+            elif sha256 is not None and sha256 != manifest.files.get(file):
+                wrong[f"{name}/{file}"] = ALTERED
     return wrong
-
-
-def _read_needed_segments(states: Path) -> set[int]:
-    """The segments whose pieces a checkpoint needs; none where that cannot be read, which is told of itself."""
-    try:
-        return read_checkpoint(states).needed_segments
-    except (OSError, SafetensorError, ValueError, KeyError):
-        return set()
 
 
 def _hash_or_none(path: Path) -> str | None:
     try:
         return hash_file(path)
-    except OSError:
+    except (OSError, ValueError):  # a ValueError where it is no name of a file
         return None
 
 
-def repair_study(folder: Path, texts: Mapping[str, str]) -> list[str]:
-    """Write files anew whose recorded hash is that of these texts, by name; what was done, in sentences.
+def describe_rewrite(path: Path) -> str:
+    """The notice of a damaged file that is written again."""
+    return f"{path} was damaged: it is written again."
 
-    What a study is cannot be made up: where the recorded hash is another one, the study is refused. What is only told of it (on which
-    machine it began) is replaced by what is so now.
+
+def _make_refusal(path: Path, kind: str, hint: str = "") -> UserError:
+    return UserError(
+        f"{path} {ALTERED}, and this command has other settings than those written: give the command that started the {kind}, or restore "
+        f"the file from a copy{hint}."
+    )
+
+
+def repair_study(folder: Path, texts: Mapping[str, str]) -> list[str]:
+    """Rewrite damaged files whose recorded hash is that of the given text, and return notices.
+
+    A file that defines the study must have the recorded hash, else the study is refused. The record of the environment is replaced by
+    the current one.
     """
     head = read_study_head(folder)
     if head is None:
-        return _repair_without_head(folder, texts) if check_integrity(folder).checkable else []
-    told = []
+        return _repair_without_head(folder, texts)
+    notices = []
     for name, text in texts.items():
         path = folder / name
         if name not in head.files or (path.is_file() and hash_file(path) == head.files[name]):
             continue
         if name in IDENTITY_FILES and hash_text(text) != head.files[name]:
-            raise UserError(_describe_refusal(folder, path))
+            raise _make_refusal(path, "study", f"; 'coterie verify {folder}' shows what is intact")
         write_atomic(path, text)
-        told.append(f"{path} was not as it was written: it is made again.")
+        notices.append(describe_rewrite(path))
         if name not in IDENTITY_FILES:
             head = head.with_file(name, hash_text(text))
             head.write(folder)
-    return told
+    return notices
 
 
 def _repair_without_head(folder: Path, texts: Mapping[str, str]) -> list[str]:
-    """The last segment, too, knows what the study is; of before studies could grow, the first."""
-    found = [made for path in list_segments(folder) if isinstance(made := read_manifest(path), Manifest)]
-    known = [Link("", made.study) for made in found if made.study][-1:] or [
-        made.previous for made in found[:1] if not made.previous.segment
-    ]
-    told = [f"{folder / 'head.json'} was not as it was written: it is made again."]
-    files = {name: hash_file(folder / name) for name in list_head_files(folder)}
-    if known and known[0] != compute_origin(files):
-        if known[0] != compute_origin({name: hash_text(text) for name, text in texts.items()}):
-            raise UserError(_describe_refusal(folder, folder / "settings.json"))
+    """Likewise by the hash that the last segment has of the files that define the study."""
+    manifests = [manifest for path in list_segments(folder) if isinstance(manifest := read_manifest(path), Manifest)]
+    origin = Link("", manifests[-1].study) if manifests else None
+    notices = [describe_rewrite(folder / HEAD)]
+    if origin is not None and origin != compute_origin(_hash_head_files(folder)):
+        if origin != compute_origin({name: hash_text(text) for name, text in texts.items()}):
+            raise _make_refusal(folder / "settings.json", "study", f"; 'coterie verify {folder}' shows what is intact")
         for name in IDENTITY_FILES:
             write_atomic(folder / name, texts[name])
-            told.append(f"{folder / name} was not as it was written: it is made again.")
-    StudyHead.of(folder).write(folder)  # the chain is closed when the lanes are restored
-    return told
+            notices.append(describe_rewrite(folder / name))
+    StudyHead.from_folder(folder).write(folder)  # the chain is closed when the lanes are restored
+    return notices
 
 
 def repair_routes(folder: Path) -> list[str]:
-    """Let `routes.json` say what the last segment says: a run goes on by the routes by which it came."""
-    whole = check_integrity(folder)
-    if not whole.checkable:
-        return []
-    path = folder / "routes.json"
-    routes = whole.manifests[whole.good[-1]].routes if whole.good else {}
+    """Restore `routes.json` from the last segment, since a resumed run keeps its routes; notices."""
+    path, routes = folder / "routes.json", check_integrity(folder).routes
     text = format_json(dict(routes))
-    if not routes:  # chosen anew, by the same rule
+    if not routes:  # chosen again, by the same rule
         path.unlink(missing_ok=True)
         return []
     if path.is_file() and hash_file(path) == hash_text(text):
         return []
     write_atomic(path, text)
-    return [f"{path} was not as it was written: it is made again."]
-
-
-def _describe_refusal(folder: Path, path: Path) -> str:
-    return (
-        f"{path} {ALTERED}, and this command says something else than what was written: give the command that began the study, or restore "
-        f"the file from a copy; 'coterie verify {folder}' says what is still good."
-    )
-
-
-SEALS = "seals.json"
-
-
-REQUEST = "compare.json"
-
-
-UNSEALED = 2  # the last format of a comparison that was written without seals
+    return [describe_rewrite(path)]
 
 
 def write_sealed(folder: Path, name: str, text: str) -> list[str]:
-    """Write a file of a folder and seal it; what was not as it was written before, in sentences."""
-    path, before = folder / name, read_seals(folder) or {}
-    there = _hash_sealed(path)
-    told = [f"{path} was not as it was written: it is made again."] if name in before and there != before[name] else []
-    if there != hash_text(text):
+    """Write a file of a comparison's folder and seal it; a notice if it was damaged."""
+    path, seals = folder / name, read_seals(folder) or {}
+    sha256 = _hash_or_none(path)
+    notices = [describe_rewrite(path)] if name in seals and sha256 != seals[name] else []
+    if sha256 != hash_text(text):
         write_atomic(path, text)
     seal(folder, name)
-    return told
+    return notices
 
 
 def replace_sealed(folder: Path, name: str, text: str) -> None:
-    """Put another text in place of a sealed one. The seal comes first: after a kill, the command that says this text writes it."""
+    """Replace a sealed text. The seal comes first: after a kill, the command with this text writes it."""
     _write_seals(folder, {**(read_seals(folder) or {}), name: hash_text(text)})
     write_atomic(folder / name, text)
 
 
 def seal(folder: Path, name: str) -> None:
-    """Record a file as it is now. The file comes first: one that a kill left without a seal is sealed when the command goes on."""
-    before, now = read_seals(folder) or {}, hash_file(folder / name)
-    if before.get(name) != now:
-        _write_seals(folder, {**before, name: now})
+    """Record the hash of a file. The file comes first: one left without a seal by a kill is sealed on resume."""
+    seals, sha256 = read_seals(folder) or {}, hash_file(folder / name)
+    if seals.get(name) != sha256:
+        _write_seals(folder, {**seals, name: sha256})
 
 
 def read_seals(folder: Path) -> dict[str, str] | None:
-    """By path in the folder, the hash of each file; None where there are no seals, or they are not as they were written."""
+    """By path in the folder, the hash of each file; None where the seals are missing or damaged."""
     try:
         tree = read_json(folder / SEALS)
         files = dict(tree["files"])
@@ -434,52 +404,31 @@ def read_seals(folder: Path) -> dict[str, str] | None:
 
 
 def find_broken_seals(folder: Path) -> dict[str, str]:
-    """By path in the folder, what is wrong with a comparison's own files; of a folder that never had seals, nothing."""
+    """By path in the folder, what is wrong with a comparison's own files; nothing for a folder that is no comparison."""
     seals = read_seals(folder)
     if seals is None:
         return {SEALS: ALTERED if (folder / SEALS).exists() else MISSING} if _has_lost_seals(folder) else {}
-    found = {name: _hash_sealed(folder / name) for name in seals}
-    wrong = {name: MISSING if found[name] is None else ALTERED for name, wanted in seals.items() if found[name] != wanted}
     loose = sorted(f"tuning/{path.name}" for path in (folder / "tuning").glob("*.json"))
-    return wrong | {name: "is not what this comparison wrote" for name in loose if name not in seals}
+    return _find_changed(folder, seals) | {name: "is not what this comparison wrote" for name in loose if name not in seals}
 
 
 def repair_request(folder: Path, text: str) -> list[str]:
-    """Write what a comparison is again where it is damaged and the command that goes on says the very text that was sealed."""
-    path, seals = folder / REQUEST, read_seals(folder)
-    sealed = None if seals is None else seals.get(REQUEST)
-    if sealed is None and _has_lost_seals(folder) and _hash_sealed(path) == hash_text(text):
+    """Rewrite a damaged request where the sealed hash is that of the given text; notices."""
+    path, sealed = folder / REQUEST, (read_seals(folder) or {}).get(REQUEST)
+    if sealed is None and _has_lost_seals(folder) and _hash_or_none(path) == hash_text(text):
         seal(folder, REQUEST)
-        return [f"{folder / SEALS} was not as it was written: it is made again."]
-    if sealed is None or _hash_sealed(path) == sealed:
+        return [describe_rewrite(folder / SEALS)]
+    if sealed is None or _hash_or_none(path) == sealed:
         return []
     if hash_text(text) != sealed:
-        raise UserError(
-            f"{path} {ALTERED}, and this command says something else than what was written: give the command that began the comparison, "
-            "or restore the file from a copy."
-        )
+        raise _make_refusal(path, "comparison")
     return write_sealed(folder, REQUEST, text)
 
 
 def _has_lost_seals(folder: Path) -> bool:
-    """Whether a folder without good seals ever had them: only what says of itself that it is older had none."""
-    if (folder / SEALS).exists():
-        return True
-    if not (folder / REQUEST).exists():
-        return any((folder / "tuning").glob("*.json")) and not is_study(folder / "tuning")
-    try:
-        tree = read_json(folder / REQUEST)
-    except UserError:
-        return True
-    return not (isinstance(tree, dict) and isinstance(told := tree.get("format"), int) and told <= UNSEALED)
-
-
-def _hash_sealed(path: Path) -> str | None:
-    """The hash of a file; None where there is none to be read."""
-    try:
-        return hash_file(path)
-    except (OSError, ValueError):  # no name of a file at all
-        return None
+    """Whether a folder without intact seals must have had them."""
+    is_tuned = any((folder / "tuning").glob("*.json")) and not is_study(folder / "tuning")
+    return (folder / SEALS).exists() or (folder / REQUEST).exists() or is_tuned
 
 
 def _write_seals(folder: Path, files: Mapping[str, str]) -> None:

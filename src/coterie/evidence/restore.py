@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors import SafetensorError
@@ -15,7 +16,7 @@ from coterie._util.files import hash_file
 from coterie._util.json_io import read_json
 from coterie.core.arrays import Array
 from coterie.core.states import State, unflatten
-from coterie.evidence.checkpoint import CHUNKS, STATES_FILE, Bytes, open_chunks, read_checkpoint
+from coterie.evidence.checkpoint import CHUNKS, STATES_FILE, Bytes, read_checkpoint
 from coterie.evidence.folder import list_segments, parse_lane_key, quarantine_path
 from coterie.evidence.manifest import (
     ALTERED,
@@ -37,38 +38,36 @@ class DamagedFileError(ValueError):
 
 
 class ChunkFiles:
-    """Those of one folder; where it has manifests, only what they name is given out."""
+    """The chunks of a study's segments, opened when needed and checked against the manifests."""
 
-    def __init__(self, folder: Path, manifests: Mapping[str, Manifest] | None) -> None:
+    def __init__(self, folder: Path, manifests: Mapping[str, Manifest]) -> None:
         self._folder, self._manifests = folder, manifests
         self._opened: dict[int, Bytes] = {}
 
     def check(self, path: Path) -> None:
         """Refuse a file of a segment that is not as its manifest says."""
-        if self._manifests is None:
-            return
         manifest = self._manifests.get(path.parent.name)
         if manifest is None or hash_file(path) != manifest.files.get(path.name):
             raise DamagedFileError(f"{path} {ALTERED}")
 
     def __getitem__(self, number: int) -> Bytes:
-        """The pieces of a segment."""
+        """The chunks of a segment, read from disk when they are used."""
         if number not in self._opened:
             path = self._folder / "segments" / f"{number:06d}" / CHUNKS
             if not path.is_file():
                 raise DamagedFileError(f"{path} {MISSING}")
             self.check(path)
-            self._opened[number] = open_chunks(path.parent)
+            self._opened[number] = np.memmap(path, dtype=np.uint8, mode="r")
         return self._opened[number]
 
 
 @dataclass(frozen=True)
 class RestoredLane:
-    """Where a lane stands."""
+    """The progress of a lane, and its state."""
 
     end: LaneEnd
     state: State | None
-    pending: State | None = None  # what is on its way between rounds
+    pending: State | None = None  # replies between rounds
 
 
 @dataclass
@@ -84,85 +83,90 @@ class _Segment:
 
 @dataclass(frozen=True)
 class RestoredStudy:
-    """Where the lanes of a folder stand, and which of its segments cannot be trusted."""
+    """The lanes of a folder, and its segments that cannot be trusted."""
 
     lanes: dict[LaneKey, RestoredLane]
-    told: list[str]  # what is left aside, in sentences
+    notices: list[str]  # about what is not used
     dropped: list[Path]
-    whole: IntegrityReport
+    integrity: IntegrityReport
 
 
 def restore(folder: Path) -> tuple[dict[LaneKey, RestoredLane], list[str]]:
-    """Where each lane stands, and what had to be left aside, in sentences; the segments left aside are moved out of the way, so that no
-    round is there twice once it is made again, and the chain is closed over them."""
-    found = load_lanes(folder)
-    for path in found.dropped:
+    """The state of each lane, and notices about what cannot be used.
+
+    Segments that cannot be used are quarantined, so that no round exists twice once it is run again, and the chain is closed over them.
+    """
+    study = load_lanes(folder)
+    for path in study.dropped:
         quarantine_path(folder, path)
-    if found.whole.checkable:
-        told = _close_chain(folder, found)
-        return found.lanes, found.told + told
-    return found.lanes, found.told
+    return study.lanes, study.notices + _close_chain(folder, study)
 
 
 def load_lanes(folder: Path, wanted: Collection[LaneKey] | None = None) -> RestoredStudy:
-    """Where each lane stands, or those wanted. Only reads: a study may be looked at, or still run, by others.
+    """The state of each lane, or of those wanted. It only reads: others may read the study, or still run it.
 
-    A segment counts when it is as it was written and its rounds follow on those before it. Rounds beyond the last states that can be
-    read are made again, to the same bits.
+    A segment counts when it is as it was written and its rounds follow those before it. Rounds after the last readable states are run
+    again, with bitwise identical results.
     """
-    whole = check_integrity(folder)
-    good, told, broken = _select_contiguous(list_segments(folder), whole)
-    files = ChunkFiles(folder, whole.manifests if whole.checkable else None)
-    while (stranded := _find_stranded(good, files, told)) is not None:
+    integrity = check_integrity(folder)
+    good, notices, broken = _select_contiguous(list_segments(folder), integrity)
+    files = ChunkFiles(folder, integrity.manifests)
+    while (stranded := _find_stranded(good, files, notices)) is not None:
         dropped = _add_followers(good, stranded)
         good = [segment for segment in good if segment not in dropped]
         broken += [segment.path for segment in dropped]
-    found: dict[LaneKey, RestoredLane] = {}
+    lanes: dict[LaneKey, RestoredLane] = {}
     for segment in good:
         if segment.states is not None:
             chosen = [(place, key) for place, key in enumerate(segment.keys) if wanted is None or key in wanted]
-            found |= {key: _restore_lane(segment, place) for place, key in chosen}
-    lost = [folder / "segments" / name for name in whole.segments]
-    told += [f"{path} {whole.segments[path.name]}: its rounds are made again." for path in lost if not path.exists()]
-    return RestoredStudy(found, told, broken, whole)
+            lanes |= {key: _restore_lane(segment, place) for place, key in chosen}
+    lost = [folder / "segments" / name for name in integrity.segments]
+    notices += [f"{path} {integrity.segments[path.name]}: its rounds are run again." for path in lost if not path.exists()]
+    return RestoredStudy(lanes, notices, broken, integrity)
 
 
-def _close_chain(folder: Path, found: RestoredStudy) -> list[str]:
-    """Let the head say what there is now: of the segments that are left, which follows on which. Spare states that are not as they were
-    written go, too."""
-    head = read_study_head(folder) or StudyHead.of(folder)
-    links = [compute_origin(head.files), *(found.whole.links[path.name] for path in list_segments(folder))]
-    follows = {link.segment: before for before, link in pairwise(links) if found.whole.manifests[link.segment].previous != before}
-    now = replace(head, last=links[-1], follows=follows)
-    if now != read_study_head(folder):
+def _close_chain(folder: Path, study: RestoredStudy) -> list[str]:
+    """Update the head to the order of the remaining segments, and quarantine damaged spare states."""
+    before = read_study_head(folder)
+    head, links = before or StudyHead.from_folder(folder), study.integrity.links
+    manifests = study.integrity.manifests
+    order = [compute_origin(head.files), *(links[path.name] for path in list_segments(folder))]
+    follows = {link.segment: previous for previous, link in pairwise(order) if manifests[link.segment].previous != previous}
+    now = replace(head, last=order[-1], follows=follows)
+    if now != before:
         now.write(folder)
-    left = {link.segment: found.whole.manifests[link.segment] for link in links[1:]}
+    left = {link.segment: manifests[link.segment] for link in order[1:]}
     spare = [folder / "segments" / file for file in check_states(folder, left)]
     for path in spare:
         quarantine_path(folder, path)
-    return [f"The spare checkpoint {path} {ALTERED}: it is set aside." for path in spare]
+    return [f"The spare checkpoint {path} {ALTERED}: it is moved to set-aside." for path in spare]
 
 
-def _select_contiguous(paths: Sequence[Path], whole: IntegrityReport) -> tuple[list[_Segment], list[str], list[Path]]:
-    """The segments that are whole and whose lanes go on where the segments before left them; what is wrong with the others, and they."""
+def _select_contiguous(paths: Sequence[Path], integrity: IntegrityReport) -> tuple[list[_Segment], list[str], list[Path]]:
+    """The intact segments whose lanes follow the segments before; notices about the others, and their paths."""
     reached: dict[LaneKey, int] = {}
     good: list[_Segment] = []
-    told: list[str] = []
+    notices: list[str] = []
     broken: list[Path] = []
     for path in paths:
-        found = whole.segments.get(path.name) or _read_segment(path, reached)
+        found = integrity.segments.get(path.name) or _read_segment(path, reached)
         if isinstance(found, str):
-            told.append(f"{path} {found}: its rounds are made again.")
+            notices.append(f"{path} {found}: its rounds are run again.")
             broken.append(path)
             continue
         reached |= {key: entry["last"] for key, entry in zip(found.keys, found.entries, strict=True)}
         good.append(found)
-    return good, told, broken
+    return good, notices, broken
 
 
 def _read_segment(path: Path, reached: Mapping[LaneKey, int]) -> _Segment | str:
     """A segment, or what is wrong with it."""
-    missing = [name for name in TABLES if not _is_readable(path / f"{name}.parquet")]
+    missing = []
+    for name in TABLES:
+        try:
+            pq.read_metadata(path / f"{name}.parquet")  # it stands at the end of a file
+        except (OSError, pa.ArrowException):
+            missing.append(name)
     if missing:
         return f"lacks tables that can be read ({', '.join(missing)})"
     try:
@@ -173,17 +177,8 @@ def _read_segment(path: Path, reached: Mapping[LaneKey, int]) -> _Segment | str:
     return segment if follows else "does not follow on what is before it"
 
 
-def _is_readable(path: Path) -> bool:
-    """Whether a table is there to its end, where its description stands."""
-    try:
-        pq.read_metadata(path)
-    except (OSError, pa.ArrowException):
-        return False
-    return True
-
-
-def _find_stranded(good: Sequence[_Segment], files: ChunkFiles, told: list[str]) -> _Segment | None:
-    """The first of the latest segments of lanes whose states cannot be read, so that nobody can go on from it."""
+def _find_stranded(good: Sequence[_Segment], files: ChunkFiles, notices: list[str]) -> _Segment | None:
+    """The first of the lanes' latest segments whose states cannot be read."""
     latest = {key: segment for segment in good for key in segment.keys}
     for segment in {id(segment): segment for segment in latest.values()}.values():
         if segment.states is None:
@@ -193,16 +188,16 @@ def _find_stranded(good: Sequence[_Segment], files: ChunkFiles, told: list[str])
                 checkpoint = read_checkpoint(path)
                 segment.states = checkpoint.arrays({number: files[number] for number in checkpoint.needed_segments}), checkpoint.trees
             except DamagedFileError as error:
-                told.append(f"The checkpoint {error}: its rounds are made again.")
+                notices.append(f"The checkpoint {error}: its rounds are run again.")
                 return segment
             except (OSError, SafetensorError, ValueError, KeyError) as error:
-                told.append(f"The checkpoint {path} cannot be read ({type(error).__name__}): its rounds are made again.")
+                notices.append(f"The checkpoint {path} cannot be read ({type(error).__name__}): its rounds are run again.")
                 return segment
     return None
 
 
 def _add_followers(good: Sequence[_Segment], stranded: _Segment) -> list[_Segment]:
-    """A segment and all later ones that rest on it."""
+    """A segment and all later ones that depend on it."""
     dropped, lanes = [stranded], set(stranded.keys)
     for segment in good[good.index(stranded) + 1 :]:
         if lanes & set(segment.keys):
@@ -216,8 +211,9 @@ def _restore_lane(segment: _Segment, place: int) -> RestoredLane:
     arrays, trees = segment.states
     entry = segment.entries[place]
 
-    def made(name: str) -> State | None:
+    def restore_state(name: str) -> State | None:
         own = {path.partition("/")[2]: value for path, value in arrays.items() if path.startswith(f"{name}/")}
         return unflatten(own, trees[name]) if name in trees else None
 
-    return RestoredLane(LaneEnd(entry["last"], entry["status"], entry["reason"]), made(str(place)), made(f"{place}{PENDING}"))
+    end = LaneEnd(entry["last"], entry["status"], entry["reason"])
+    return RestoredLane(end, restore_state(str(place)), restore_state(f"{place}{PENDING}"))

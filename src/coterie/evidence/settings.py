@@ -1,28 +1,28 @@
-"""What defines a study: equal settings mean equal evidence. How it is carried out (engine, threads, folder) is kept apart."""
+"""What defines a study: equal settings mean equal evidence. Engine, threads and folder are stored apart."""
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, get_args
 
 from coterie._util.errors import UserError
+from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.grouping.controls import Assign
+from coterie.methods.controls import Assign
 
 SEED_LIMIT = 1 << 63  # above every seed: tables hold them in 64 bits
 MAX_SEEDS = 100_000
-FORMAT = 3  # of the evidence on disk
-UNCHAINED = 2  # the same without a head and manifests; what format 1 looked like is known to `format1`
+FORMAT = 1  # of the evidence on disk
 
 
 @dataclass(frozen=True)
 class MethodFacts:
-    """What an analysis has to know of a method. Those of a user's own methods are stored, so that no reader needs their code."""
+    """What an analysis must know of a method. They are stored for a user's own methods, so that no reader needs their code."""
 
     design: str  # classes and settings, except how groups are assigned and a tuned rate: a control has the design of its method
-    assign: Assign | None = None  # what decides on its groups; None for a method without such a setting
-    weighs_alike: bool = False  # it counts clients alike where FedAvg counts samples
-    groups: int | None = None  # the number that it was told; None where it was told none
+    assign: Assign | None = None  # how it assigns groups; None for a method without such a setting
+    weighs_alike: bool = False  # it weighs clients equally where FedAvg weighs samples
+    groups: int | None = None  # the number that is set; None where none is
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> "MethodFacts":
@@ -36,7 +36,7 @@ class MethodFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Draws of the data x methods x seeds, with one model under one plan."""
+    """The settings of a study: draws of the data x methods x seeds, with one model under one plan."""
 
     methods: tuple[str, ...]
     data: str
@@ -67,11 +67,10 @@ class Settings:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> "Settings":
-        """The settings that `as_json` wrote. A setting that this version does not know is refused; one that it has since got is at its
-        default, which is how the study was run."""
+        """The settings that `as_json` wrote; an unknown setting is refused."""
         if not isinstance(tree, Mapping):
             raise UserError(f"The study's settings are a value of type {type(tree).__name__}, not an object: restore them from a copy.")
-        if tree.get("format") not in (UNCHAINED, FORMAT):
+        if tree.get("format") != FORMAT:
             raise UserError(
                 f"The study was written in format {tree.get('format')!r}, this version reads {FORMAT}: use the version that made it."
             )
@@ -98,12 +97,12 @@ class Settings:
         return sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
 
     def identity(self) -> dict[str, Any]:
-        """What the digest covers: settings that are not the defaults, and methods, seeds and draws as sets.
+        """What the digest covers: settings that are not defaults, and methods, seeds and draws as sets.
 
         So neither a setting that a later version adds nor the order in which a study grew changes the digest.
         """
-        usual = _flatten(asdict(Settings(methods=self.methods, data=self.data)))
-        own = {name: value for name, value in _flatten(asdict(replace(self, facts={}))).items() if value != usual.get(name)}
+        defaults = _flatten(asdict(Settings(methods=self.methods, data=self.data)))
+        own = {name: value for name, value in _flatten(asdict(replace(self, facts={}))).items() if value != defaults.get(name)}
         return own | {"methods": sorted(self.methods), "data": self.data, "seeds": sorted(self.seeds), "draws": sorted(self.draws)}
 
 
@@ -136,6 +135,35 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         if not span:
             raise UserError(f"The seeds {piece!r} run backwards: write the lower one first.")
         if len(seeds) + len(span) > MAX_SEEDS:
-            raise UserError(f"The seeds {text[:40]!r} are more than {MAX_SEEDS:,}: a study of so many could not be carried out.")
+            raise UserError(f"The seeds {text[:40]!r} are more than {MAX_SEEDS:,}: use fewer.")
         seeds.extend(span)
     return tuple(dict.fromkeys(seeds))
+
+
+GROWABLE = ("methods", "seeds", "draws")
+
+
+def find_obstacles(stored: Settings, wanted: Settings) -> list[str]:
+    """The settings that keep a study from growing into another, by name."""
+    found = [name for name in stored.differences(wanted) if name not in GROWABLE and not name.startswith("plan.")]
+    found += [sentence for name in GROWABLE for sentence in list_removed(name, getattr(stored, name), getattr(wanted, name))]
+    return found + find_plan_obstacles(stored.plan, wanted.plan)
+
+
+def list_removed(name: str, stored: Iterable[object], wanted: Collection[object]) -> list[str]:
+    """The items that would be removed, in words; nothing if none would."""
+    missing = [str(item) for item in stored if item not in wanted]
+    return [f"{name}, without {', '.join(missing)}"] if missing else []
+
+
+def find_plan_obstacles(stored: Plan, wanted: Plan) -> list[str]:
+    """The differences of two plans other than more rounds, by name."""
+    found = [
+        f"plan.{f.name}" for f in fields(Plan) if f.name not in ("rounds", "local") and getattr(stored, f.name) != getattr(wanted, f.name)
+    ]
+    found += [f"plan.local.{f.name}" for f in fields(Local) if getattr(stored.local, f.name) != getattr(wanted.local, f.name)]
+    if wanted.rounds < stored.rounds:
+        found.append(f"plan.rounds, fewer than {stored.rounds}")
+    elif wanted.rounds > stored.rounds and stored.schedule == "cosine":
+        found.append("plan.rounds: along a cosine every round's rate depends on their number")
+    return found

@@ -1,19 +1,36 @@
-"""What of a study is as it was written, and what is not: every file, every checkpoint, every row."""
+"""Verification and digests: whether a study's folder is intact, and the hash that defines equality of evidence.
 
-from collections.abc import Iterator, Mapping
+The digest covers what was studied and found, not how long it took.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from coterie._util.errors import UserError
-from coterie._util.json_io import read_json
-from coterie.evidence import format1
+from coterie._util.files import hash_text
+from coterie._util.json_io import format_json, read_json, to_json_line
 from coterie.evidence.folder import QUARANTINE, read_batches, read_roster
-from coterie.evidence.manifest import COUNTED_TABLES, IntegrityReport, Manifest, check_integrity, count_rows_by_lane, is_study
+from coterie.evidence.manifest import (
+    COUNTED_TABLES,
+    IntegrityReport,
+    Manifest,
+    check_integrity,
+    count_rows_by_lane,
+    find_broken_seals,
+    find_studies,
+)
+from coterie.evidence.reader import Evidence
 from coterie.evidence.restore import load_lanes
-from coterie.evidence.tables import TABLES, find_implausible
+from coterie.evidence.tables import ANSWERS, EXTRA, KEYS, TABLES, find_implausible
 
 
 @dataclass(frozen=True)
@@ -21,10 +38,9 @@ class Verification:
     """What was found in one study's folder."""
 
     folder: Path
-    checkable: bool  # False: written before there were manifests
     damaged: tuple[str, ...]  # in sentences
-    good: Mapping[str, int] = field(default_factory=dict)  # by segment that is whole, the rounds of lanes that it holds
-    set_aside: tuple[str, ...] = ()  # what resumed runs have moved out of the way
+    good: Mapping[str, int] = field(default_factory=dict)  # by intact segment, the number of rounds of its lanes
+    set_aside: tuple[str, ...] = ()  # what resumed runs have quarantined
 
     @property
     def whole(self) -> bool:
@@ -34,50 +50,36 @@ class Verification:
         return {
             "study": str(self.folder),
             "whole": self.whole,
-            "checkable": self.checkable,
             "damaged": list(self.damaged),
             "good": {"segments": list(self.good), "rounds": sum(self.good.values())},
             "set_aside": list(self.set_aside),
         }
 
 
-def find_studies(folder: Path) -> list[Path]:
-    """The study that a folder is, or those below it: of a comparison, a grid or a reproduction."""
-    if is_study(folder):
-        return [folder]
-    there = (path.relative_to(folder) for name in ("settings.json", "head.json") for path in folder.rglob(name))
-    found = {folder / path.parent for path in there if not any(part.startswith(".") for part in path.parts)}  # drafts begin with a dot
-    if not found:
-        raise UserError(f"{folder} holds no study: name the folder that --out made.")
-    return sorted(found)
-
-
 def verify(folder: Path) -> Verification:
-    """Look at everything in a study's folder. Nothing is changed."""
-    whole = check_integrity(folder, everything=True)
-    wrong, aside = whole.sentences(folder), folder / QUARANTINE
-    if not whole.checkable:
-        return Verification(folder, False, tuple(_check_without_manifests(folder)), dict.fromkeys(whole.good, 0), _list_names(aside))
-    rosters = {
-        int(path.stem): roster for path in (folder / "rosters").glob("[!.]*.parquet") if (roster := _read_roster_or_none(path)) is not None
-    }
-    bad = {name: told for name in whole.good if (told := _check_rows(folder / "segments" / name, whole.manifests[name], rosters))}
-    wrong += [f"{folder / 'segments' / name} {told}" for name, told in bad.items()]
-    if not wrong:  # each is whole; is what they hold, too?
-        wrong = load_lanes(folder, ()).told
-    if not wrong:
-        wrong = _check_routes(folder, whole)
-    good = {name: sum(lane["rounds"] for lane in whole.manifests[name].lanes) for name in whole.good if name not in bad}
-    return Verification(folder, True, tuple(wrong), good, _list_names(aside))
+    """Check every file, checkpoint and row of a study's folder. Nothing is changed."""
+    integrity = check_integrity(folder, everything=True)
+    damaged, manifests = integrity.describe(folder), integrity.manifests
+    rosters = {}
+    for path in (folder / "rosters").glob("[!.]*.parquet"):
+        with suppress(UserError):  # a damaged roster is among the damaged files
+            rosters[int(path.stem)] = read_roster(path)
+    wrong = {name: _check_rows(folder / "segments" / name, manifests[name], rosters) for name in integrity.intact}
+    damaged += [f"{folder / 'segments' / name} {problem}" for name, problem in wrong.items() if problem]
+    damaged = damaged or load_lanes(folder, ()).notices or _check_routes(folder, integrity)
+    good = {name: sum(lane["rounds"] for lane in manifests[name].lanes) for name, problem in wrong.items() if not problem}
+    quarantine = folder / QUARANTINE
+    aside = sorted(path.name for path in quarantine.iterdir()) if quarantine.is_dir() else []
+    return Verification(folder, tuple(damaged), good, tuple(aside))
 
 
 def _check_rows(segment: Path, manifest: Manifest, rosters: Mapping[int, pa.Table]) -> str:
-    """What is wrong in the tables of a segment whose files are as they were written; nothing if all is right."""
+    """What is wrong in the tables of an intact segment; nothing if all is right."""
     for name in TABLES:
         pieces = []
         for batch in read_batches(segment / f"{name}.parquet", None, []):
-            if told := find_implausible(name, batch, rosters):
-                return f"holds what cannot be in {name}.parquet: {told}"
+            if wrong := find_implausible(name, batch, rosters):
+                return f"holds what cannot be in {name}.parquet: {wrong}"
             pieces.append(batch)
         if sum(map(len, pieces)) != manifest.rows[name]:
             return f"holds {sum(map(len, pieces))} rows in {name}.parquet where {manifest.rows[name]} were written"
@@ -88,36 +90,87 @@ def _check_rows(segment: Path, manifest: Manifest, rosters: Mapping[int, pa.Tabl
     return ""
 
 
-def _check_routes(folder: Path, whole: IntegrityReport) -> list[str]:
+def _check_routes(folder: Path, integrity: IntegrityReport) -> list[str]:
     """Whether `routes.json` is what the last segment says, or more, of a segment that was never written."""
-    routes = whole.manifests[whole.good[-1]].routes if whole.good else {}
     try:
-        told = read_json(folder / "routes.json") if routes else {}
+        stored = read_json(folder / "routes.json") if integrity.routes else {}
     except UserError as error:
         return [str(error)]
-    return [] if routes.items() <= told.items() else [f"{folder / 'routes.json'} is not what the last segment says"]
+    return [] if integrity.routes.items() <= stored.items() else [f"{folder / 'routes.json'} is not what the last segment says"]
 
 
-def _check_without_manifests(folder: Path) -> Iterator[str]:
-    """What can be told of a study that has no manifests: which of its files cannot be read."""
-    try:
-        tree = read_json(folder / "settings.json")
-    except UserError as error:
-        yield str(error)
-        return
-    if not format1.wrote(tree):
-        yield from load_lanes(folder, ()).told
-    for path in sorted((folder / "rosters").glob("[!.]*.parquet")):
-        if _read_roster_or_none(path) is None:
-            yield f"{path} cannot be read"
+COUNT_TABLES = ("clients", "central", "groups", "clusters")  # the tables whose integers `counts` covers
 
 
-def _read_roster_or_none(path: Path) -> pa.Table | None:
-    try:
-        return read_roster(path)
-    except UserError:
-        return None
+def digest(evidence: Evidence, *, counts: bool = False) -> str:
+    """SHA-256 over the settings that are not defaults and every table except the timings.
+
+    Rows are sorted by draw, method, seed and round, and columns by name; empty columns are omitted. So the digest depends neither on
+    waves and segments, nor on the order in which a study grew, nor on a column that a later version adds. The answers to single samples
+    and what is kept for growing are omitted.
+
+    Args:
+        evidence: The study.
+        counts: Whether to cover integers only: right answers and predictions by class, groups, and the roster. Losses differ in their
+            last bits between processors.
+    """
+    total = hashlib.sha256(to_json_line(evidence.settings.identity()).encode())
+    for name in TABLES:
+        if name in COUNT_TABLES or (not counts and name != "timings"):
+            total.update(name.encode())
+            _update_hash(total, _select_integers(evidence.table(name)) if counts else evidence.table(name))
+    if (unseen := evidence.select_unseen()) is not None:
+        total.update(b"unseen")
+        _update_hash(total, _select_integers(unseen.table("clients")) if counts else unseen.table("clients"))
+    for draw, roster in sorted(evidence.rosters.items()):
+        total.update(f"roster {draw}".encode())
+        _update_hash(total, roster)
+    return total.hexdigest()
 
 
-def _list_names(folder: Path) -> tuple[str, ...]:
-    return tuple(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else ()
+def _select_integers(table: pa.Table) -> pa.Table:
+    return table.select([field.name for field in table.schema if not pa.types.is_floating(field.type)])
+
+
+def _update_hash(total: "hashlib._Hash", table: pa.Table) -> None:
+    if set(KEYS) <= set(table.column_names):
+        table = table.take(pa.array(_sort_rows(table)))
+    for name in sorted(set(table.column_names) - {ANSWERS, EXTRA}):
+        column = table[name].combine_chunks()
+        if isinstance(column, pa.ChunkedArray) or pa.types.is_dictionary(column.type):
+            column = column.cast(pa.string())
+        if not len(column) or _is_empty(column):
+            continue
+        total.update(name.encode())
+        if pa.types.is_string(column.type):
+            total.update(json.dumps(column.to_pylist()).encode())
+        else:
+            total.update(np.ascontiguousarray(column.to_numpy(zero_copy_only=False)).tobytes())
+
+
+def _sort_rows(table: pa.Table) -> np.ndarray:
+    """Rows by draw, method, seed and round, those of one round in the order they have."""
+    labels = np.asarray(table["method"].cast(pa.string()).to_pylist(), dtype=object).astype(str)
+    columns = [table[name].to_numpy() for name in ("round", "seed")]
+    return np.lexsort((columns[0], columns[1], np.unique(labels, return_inverse=True)[1], table["draw"].to_numpy()))
+
+
+def _is_empty(column: pa.Array) -> bool:
+    """Whether all values of a column are null or nan."""
+    known = pc.is_valid(column)
+    if pa.types.is_floating(column.type):
+        known = pc.and_kleene(known, pc.invert(pc.is_nan(column)))
+    return not pc.any(known).as_py()
+
+
+def compute_digests(folder: Path, *, counts: bool = False) -> dict[str, str]:
+    """By path in the folder, the digest of each study; a folder that is itself a study has the path '.'."""
+    if broken := find_broken_seals(folder):
+        name, wrong = next(iter(broken.items()))
+        raise UserError(f"{folder} is not whole: {folder / name} {wrong}; 'coterie verify {folder}' shows what is intact.")
+    return {path.relative_to(folder).as_posix(): digest(Evidence.open(path), counts=counts) for path in find_studies(folder)}
+
+
+def combine_digests(digests: Mapping[str, str]) -> str:
+    """One hash for several studies, of their paths and digests."""
+    return hash_text(format_json(dict(digests)))

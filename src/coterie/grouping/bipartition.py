@@ -10,16 +10,16 @@ import numpy as np
 
 from coterie._util.threads import use_one_thread
 from coterie.core.arrays import Bools, Doubles, Floats
-from coterie.core.method import Context
+from coterie.core.vectors import PIECE, prepare_rows
 from coterie.grouping.clustering import Linkage, assign_to_landmarks, bipartition
-from coterie.grouping.landmarks import MANY, PIECE, compute_short_points, count_affordable_landmarks, prepare_rows, sample_landmarks
-from coterie.grouping.similarity import compute_cosines, compute_gram, compute_norms, note_landmarks
+from coterie.grouping.landmarks import MANY, compute_short_points, count_affordable_landmarks, sample_landmarks
+from coterie.grouping.similarity import compute_cosines, compute_gram, compute_norms
 
 
 class Bipartition(NamedTuple):
-    """Who leaves, and the largest cosine between one who leaves and one who stays: it decides whether the cut counts."""
+    """Which clients leave, and the largest cosine between one that leaves and one that stays: it decides whether the cut counts."""
 
-    leaves: Bools  # (n,) nobody where all are alike
+    leaves: Bools  # (n,) none where all are alike
     across: float
 
 
@@ -39,9 +39,9 @@ def compute_mean_update_norm(vectors: Floats, origin: Floats, share: Doubles) ->
 
 
 def bipartition_large(vectors: Floats, origin: Floats, rng: np.random.Generator, linkage: Linkage) -> Bipartition:
-    """The cut of the clients' updates. Cosines of landmarks are exact; everybody is placed by directions in few dimensions.
+    """The cut of the clients' updates. Cosines of landmarks are exact; all clients are placed by directions in few dimensions.
 
-    The largest cosine across is that of landmarks: of everybody's it falls short by what the extremes of more pairs exceed those of fewer.
+    The largest cosine across is that of landmarks: of all clients' it falls short by what the extremes of more pairs exceed those of fewer.
     """
     some = sample_landmarks(len(vectors), rng, count_affordable_landmarks(vectors.shape[1]))
     cut = bipartition_by_cosines(compute_cosines(compute_gram(vectors[some], origin)), linkage)
@@ -52,26 +52,21 @@ def bipartition_large(vectors: Floats, origin: Floats, rng: np.random.Generator,
 
 
 class GroupUpdates(NamedTuple):
-    """The lengths of the mean update and of the longest, and the cut in two of the clients, which is worked out when it is asked for."""
+    """The lengths of the mean update and of the longest, and the cut in two of the clients, computed when it is called."""
 
     mean: float
     longest: float
     cut: Callable[[Linkage], Bipartition]
 
 
-def summarize_updates(vectors: Floats, origin: Floats, share: Doubles, ctx: Context) -> GroupUpdates:
-    """Of clients that were sent `origin`, each counting in the mean by its share; both lengths are exact, however many they are."""
+def summarize_updates(vectors: Floats, origin: Floats, share: Doubles, rng: np.random.Generator) -> GroupUpdates:
+    """Of clients that were sent `origin`, each counting in the mean by its share; both lengths are exact, however many they are.
+
+    The generator is used by the cut of more than `MANY` clients.
+    """
     if len(vectors) > MANY:
-        return GroupUpdates(
-            compute_mean_update_norm(vectors, origin, share),
-            float(compute_norms(vectors, origin).max()),
-            lambda linkage: _bipartition_by_landmarks(vectors, origin, linkage, ctx),
-        )
+        mean, longest = compute_mean_update_norm(vectors, origin, share), float(compute_norms(vectors, origin).max())
+        return GroupUpdates(mean, longest, lambda linkage: bipartition_large(vectors, origin, rng, linkage))
     inner = compute_gram(vectors, origin)
     mean, longest = float(np.sqrt(max(float(share @ inner @ share), 0.0))), float(np.sqrt(np.diag(inner).max()))
     return GroupUpdates(mean, longest, lambda linkage: bipartition_by_cosines(compute_cosines(inner), linkage))
-
-
-def _bipartition_by_landmarks(vectors: Floats, origin: Floats, linkage: Linkage, ctx: Context) -> Bipartition:
-    note_landmarks(ctx)
-    return bipartition_large(vectors, origin, ctx.rng("landmarks"), linkage)

@@ -12,10 +12,7 @@ from typing import Literal
 import numpy as np
 from scipy.spatial.distance import pdist, squareform
 
-from coterie.core.arrays import Array, Doubles, Floats, Ids, Ints
-from coterie.core.asks import AskErrors
-from coterie.core.layout import InitialModels
-from coterie.core.method import Round
+from coterie.core.arrays import Array, Doubles, Floats, Ints
 from coterie.grouping.similarity import compute_cosines, compute_gram
 
 
@@ -86,13 +83,6 @@ def compute_normalised_pni(errors: Doubles) -> float:
     if len(errors) < 2:
         return float("nan")
     return float(np.mean([compute_pni(column) for column in np.atleast_2d(errors.T)]) / np.sqrt(len(errors) - 1))
-
-
-def ask_pni(clients: Ids, init: InitialModels, models: int = 5) -> Round[PNI]:
-    """Send random models and read both indices from the clients' errors; the literal one uses the first model, as the paper does."""
-    drawn = np.stack([init(i) for i in range(models)])
-    errors = yield from AskErrors(clients, drawn)
-    return PNI(compute_pni(errors.labels[:, 0]), compute_normalised_pni(errors.probabilities), len(errors))
 
 
 Leaves = Literal["sizes", "label counts", "features", "errors", "gradients"]

@@ -11,7 +11,8 @@ from sklearn.cluster import KMeans
 
 from coterie._util.threads import use_one_thread
 from coterie.core.arrays import Array, Bools, Doubles, Ids, Ints
-from coterie.grouping.landmarks import MANY, map_row_chunks, sample_landmarks
+from coterie.core.vectors import map_row_chunks
+from coterie.grouping.landmarks import MANY, sample_landmarks
 
 START_SAMPLE = 4096  # points that the starts are tried on
 

@@ -6,12 +6,13 @@ and k-means, spectral clustering, trees, SimProx's similarities, CFL's bipartiti
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from coterie._util.threads import count_cores, map_in_order, use_one_thread
-from coterie.core.arrays import Array, Doubles, Floats, Ints
+from coterie._util.threads import use_one_thread
+from coterie.core.arrays import Doubles, Floats, Ints
+from coterie.core.vectors import map_row_chunks, prepare_rows
 
 MANY = 4096  # clients up to which all pairs are compared
 
@@ -26,9 +27,6 @@ HELD = 1 << 27  # numbers of landmarks held in float64: one GiB
 
 
 MAX_DIRECTIONS = 32  # directions at most
-
-
-PIECE = 1 << 21  # numbers in float64 at a time
 
 
 EPS = float(np.finfo(np.float64).eps)
@@ -76,28 +74,6 @@ def compute_short_points_of(
     middle: Doubles = sample.mean(axis=0) if centred else np.zeros(sample.shape[1])
     directions = _compute_directions(sample - middle, variance, floor)
     return map_row_chunks(lambda block: (made(block) - middle) @ directions, vectors)
-
-
-def prepare_rows(rows: Floats | Doubles, origin: Floats | Doubles | None, unit: bool = False) -> Doubles:
-    """Rows in float64, as they are compared."""
-    made = rows.astype(np.float64)
-    if origin is not None:
-        made -= np.ravel(origin)
-    if unit:
-        norms = np.sqrt(np.einsum("ij,ij->i", made, made))
-        made /= np.where(norms > 0, norms, 1.0)[:, None]
-    return made
-
-
-def map_row_chunks(work: Callable[[Any], Array], vectors: Floats | Doubles, width: int = 1) -> Array:
-    """What `work` makes of the rows, a piece of them at a time; pieces are of one shape, so bits depend on no number of cores.
-
-    `width` is how many numbers it makes of a row on its way, where these are more than the row has.
-    """
-    together = max(1, PIECE // max(vectors.shape[1], width))
-    with use_one_thread():
-        pieces = map_in_order(lambda at: work(vectors[at : at + together]), range(0, len(vectors), together), count_cores())
-        return np.concatenate(list(pieces))
 
 
 def _compute_directions(rows: Doubles, variance: float | None, floor: float) -> Doubles:

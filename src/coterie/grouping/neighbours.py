@@ -11,9 +11,9 @@ import numpy as np
 
 from coterie._util.threads import count_cores, map_in_order, use_one_thread
 from coterie.core.arrays import Array, Doubles, Floats, Ids, Ints
-from coterie.core.method import Context
+from coterie.core.vectors import PIECE, prepare_rows
 from coterie.grouping.kmeans import find_nearest_large
-from coterie.grouping.landmarks import MANY, PIECE, compute_short_points, prepare_rows, sample_landmarks
+from coterie.grouping.landmarks import MANY, compute_short_points, sample_landmarks
 from coterie.grouping.similarity import compute_cosines, compute_gram
 
 PAIRS = 1 << 27  # cosines: some seconds of models of a few hundred numbers
@@ -37,7 +37,7 @@ def find_nearest_in_blocks(vectors: Floats, asking: Ints, count: int) -> Ids:
         block = prepare_rows(vectors[begin : begin + together], None, unit=True)
         alike = own @ block.T
         here = (asking >= begin) & (asking < begin + len(block))
-        alike[here, asking[here] - begin] = -np.inf  # nobody is its own neighbour
+        alike[here, asking[here] - begin] = -np.inf  # no client is its own neighbour
         return _take_largest(alike, np.broadcast_to(np.arange(begin, begin + len(block)), alike.shape), count)
 
     with use_one_thread():
@@ -96,15 +96,17 @@ def _take_largest(values: Doubles, names: Array, count: int) -> tuple[Doubles, I
     return np.take_along_axis(values, order, axis=1), np.take_along_axis(names, order, axis=1)
 
 
-def find_nearest_clients(vectors: Floats, asking: Ints, count: int, ctx: Context) -> Ids:
-    """(m, count) the rows with the largest cosine with each row of `asking`, itself excepted; above `MANY` rows the way is noted."""
+def find_nearest_clients(vectors: Floats, asking: Ints, count: int, rng: np.random.Generator) -> tuple[Ids, dict[str, int]]:
+    """The rows with the largest cosine with each row of `asking`, itself excepted.
+
+    Returns:
+        (m, count) the rows, and notes on the search: none up to `MANY` rows, the clients compared or the landmarks above.
+    """
     if len(vectors) <= MANY:
         alike = compute_cosines(compute_gram(vectors))
-        np.fill_diagonal(alike, -np.inf)  # nobody is its own neighbour
-        return np.argsort(-alike[asking], axis=1, kind="stable")[:, :count]
+        np.fill_diagonal(alike, -np.inf)  # no client is its own neighbour
+        return np.argsort(-alike[asking], axis=1, kind="stable")[:, :count], {}
     if len(vectors) * len(asking) <= PAIRS:
-        ctx.note("compared_with", len(vectors))
-        return find_nearest_in_blocks(vectors, asking, count)
-    found, cells = find_nearest_in_cells(vectors, asking, count, ctx.rng("landmarks"))
-    ctx.note("landmarks", cells)
-    return found
+        return find_nearest_in_blocks(vectors, asking, count), {"compared_with": len(vectors)}
+    found, cells = find_nearest_in_cells(vectors, asking, count, rng)
+    return found, {"landmarks": cells}

@@ -4,66 +4,29 @@ Cosines, distances, principal coordinates and ternary cosines all follow from th
 once. Give `origin` = the model sent out: updates are a thousandth of a model's norm, and a Gram matrix of raw weights loses them.
 """
 
-from collections.abc import Callable, Iterator
-
 import numpy as np
 
-from coterie._util.threads import count_cores, map_in_order, use_one_thread
-from coterie.core.arrays import Array, Doubles, Floats
-from coterie.core.method import Context
+from coterie._util.threads import use_one_thread
+from coterie.core.arrays import Doubles, Floats
 from coterie.core.rng import make_generator
-from coterie.core.vectors import on_device
-from coterie.grouping.landmarks import LANDMARKS, MANY, compute_short_points, map_row_chunks, prepare_rows
-
-BLOCK = 4096  # columns held in float64 at a time: the stack is never copied whole
-
-
-LARGE = 1 << 23  # entries of a stack from which starting threads pays
-
+from coterie.core.vectors import BLOCK, as_vectors, map_column_blocks, prepare_rows
 
 EPS = float(np.finfo(np.float64).eps)
 
 
 def compute_gram(vectors: Floats, origin: Floats | None = None) -> Doubles:
     """(n, n) inner products of the rows, or of their differences from `origin`; products and sums in float64, linear in d."""
-    if (away := on_device(vectors)) is not None:
-        return away.gram(origin)
-    total = np.zeros((len(vectors), len(vectors)))
-    for product in map_column_blocks(lambda block, begin: block @ block.T, vectors, origin):
-        total += product
-    return total
+    return as_vectors(vectors).inner_products(None, origin)
 
 
 def compute_dot_products(vectors: Floats, directions: Floats | Doubles, origin: Floats | None = None) -> Doubles:
     """(n,) the inner product of each row (or of its difference from `origin`) with one direction, or (n, m) with each of m, in float64."""
-    along = np.asarray(directions, dtype=np.float64)
-    if (away := on_device(vectors)) is not None:
-        return away.dots(along, origin)
-    if len(vectors) > MANY:  # a block of all their columns would be a second stack
-        return map_row_chunks(lambda rows: prepare_rows(rows, origin) @ along.T, vectors)
-    total = np.zeros((len(vectors), *along.shape[:-1]))
-    for product in map_column_blocks(lambda block, begin: block @ along[..., begin : begin + block.shape[1]].T, vectors, origin):
-        total += product
-    return total
+    return as_vectors(vectors).inner_products(np.asarray(directions, dtype=np.float64), origin)
 
 
 def compute_norms(vectors: Floats, origin: Floats | Doubles | None = None) -> Doubles:
     """(n,) the Euclidean norm of each row (or of its difference from `origin`), in float64 and linear in n."""
-    if (away := on_device(vectors)) is not None:
-        return away.lengths(origin)
-    if len(vectors) > MANY:
-        return np.sqrt(map_row_chunks(lambda rows: (prepare_rows(rows, origin) ** 2).sum(axis=1), vectors))
-    total = np.zeros(len(vectors))
-    for squares in map_column_blocks(lambda block, begin: np.einsum("ij,ij->i", block, block), vectors, origin):
-        total += squares
-    return np.sqrt(total)
-
-
-def compute_mean(vectors: Floats) -> Doubles:
-    """(d,) the plain mean of the rows, in float64."""
-    if (away := on_device(vectors)) is not None:
-        return away.averaged()
-    return np.asarray(vectors.mean(axis=0, dtype=np.float64))
+    return as_vectors(vectors).norms(origin)
 
 
 def shift_gram(gram: Doubles, dots: Doubles, square: float) -> Doubles:
@@ -133,21 +96,6 @@ def compute_ternary_cosines(updates: Floats, directions: int, origin: Floats | N
     return np.asarray((1.0 - np.clip(cosine, -1.0, 1.0)) / 2)
 
 
-def map_column_blocks(work: Callable[[Doubles, int], Doubles], vectors: Floats, origin: Floats | Doubles | None) -> Iterator[Doubles]:
-    """What `work` makes of each block of columns (in float64, less the origin's) and the number of its first column, in order."""
-    vectors = np.asarray(vectors)  # rows that are elsewhere are fetched once, not a block of columns at a time
-    flat: Array = np.zeros(0) if origin is None else np.asarray(origin).reshape(-1)
-
-    def block(begin: int) -> Doubles:
-        values = vectors[:, begin : begin + BLOCK].astype(np.float64)
-        if origin is not None:
-            values -= flat[begin : begin + BLOCK]
-        return work(values, begin)
-
-    with use_one_thread():
-        yield from map_in_order(block, range(0, vectors.shape[1], BLOCK), workers=count_cores() if vectors.size > LARGE else 1)
-
-
 def _centre_gram(gram: Doubles) -> Doubles:
     means = gram.mean(axis=0)
     return np.asarray(gram - means[:, None] - means[None, :] + means.mean())
@@ -168,19 +116,6 @@ def _compute_eigen(gram: Doubles, floor: float) -> tuple[Doubles, Doubles]:
 
 
 PAIRS = 2000  # clients up to which all pairs are multiplied, however short the rows: as it has ever been
-
-
-def compute_points(vectors: Floats, origin: Floats | None, ctx: Context, variance: float | None = None) -> Doubles:
-    """(n, r) principal coordinates of what clients sent; of more than `MANY`, in the directions of landmarks, which is noted."""
-    if len(vectors) > MANY:
-        note_landmarks(ctx)
-        return compute_short_points(vectors, origin, ctx.rng("landmarks"), variance=variance)
-    return compute_principal_points(vectors, origin, variance)
-
-
-def note_landmarks(ctx: Context) -> None:
-    """Write down that a sample stood for everybody in this round's grouping."""
-    ctx.note("landmarks", LANDMARKS)
 
 
 def compute_principal_points(vectors: Floats, origin: Floats | None = None, variance: float | None = None) -> Doubles:

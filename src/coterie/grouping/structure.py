@@ -9,9 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.core.arrays import Doubles, Floats, Ids
-from coterie.core.method import Choice, Context, Round
-from coterie.core.sketches import Sketch
+from coterie.core.arrays import Doubles, Ids
 from coterie.grouping.kmeans import renumber_labels
 from coterie.grouping.structure_points import (
     ViewGroups,
@@ -21,7 +19,7 @@ from coterie.grouping.structure_points import (
     shrink_outliers_of_views,
 )
 from coterie.grouping.structure_reference import ReferenceTest, Stability, compare_with_reference, compute_stability, group_views
-from coterie.grouping.structure_views import Probes, Views, has_enough_clients, make_views, probe
+from coterie.grouping.structure_views import Probes, Views, make_views
 
 LEVEL = 0.05
 
@@ -206,15 +204,3 @@ def find_outliers(halves: Doubles, labels: Ids) -> Ids:
     squares = np.sum((halves[0] - middles) * (halves[1] - middles), axis=1)  # without noise in its mean
     low, high = np.quantile(squares, [0.25, 0.75])
     return np.flatnonzero(squares > high + 3 * (high - low)).astype(np.int64)
-
-
-def choose_from_structure(model: Floats, ctx: Context, most: int, sketch: Sketch | None = None) -> Round[Choice]:
-    """How many groups, from 1 to `most`: one where no distinct groups are claimed. Label counts leave the clients asked, where samples
-    have one class each; otherwise halves are asked as a whole."""
-    clients = ctx.sample(ctx.roster.available, MAX_TESTED, "structure clients")
-    probes = yield from probe(model, clients, ctx.outputs, ctx, labels=ctx.task.counts_classes, sketch=sketch)
-    if not has_enough_clients(probes):
-        return Choice(1, "structure", p=float("nan"))
-    found = find_groups(probes, ctx.rng("structure"), most=most)
-    curves = {name: (float("nan"), *map(float, values)) for name, values in (("share", found.share), ("expected", found.expected))}
-    return Choice(found.number, "structure", curves, found.p)

@@ -15,11 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import linalg
 
-from coterie.core.arrays import Doubles, Floats, Ids, Ints
-from coterie.core.asks import Gradient, Share
-from coterie.core.method import Context, Round
-from coterie.core.sketches import Sketch
-from coterie.grouping.similarity import RandomProjection
+from coterie.core.arrays import Doubles, Ids, Ints
 
 WIDE = 2048  # longer gradients are projected to SKETCH numbers: distances stay, to about 1/sqrt(SKETCH)
 
@@ -53,24 +49,6 @@ class Probes:
     def halves(self) -> Doubles:
         """(2, n, q) the mean gradient of each half."""
         return np.asarray(np.einsum("hncq,hnc->hnq", self.vectors, self.counts) / self.sizes[..., None])
-
-
-def probe(model: Floats, clients: Ids, classes: int, ctx: Context, *, labels: bool = True, sketch: Sketch | None = None) -> Round[Probes]:
-    """Ask every client for its gradients on both halves, or for sketches of them; `labels` lets them be asked class by class."""
-    kinds: list[int | None] = list(range(classes)) if labels else [None]
-    width = int(ctx.layout.compared.sum()) if sketch is None else sketch.size
-    shortened = RandomProjection(width, SKETCH, ctx.rng("inspect sketch")) if width > WIDE else None  # one for all that is asked
-    vectors = np.zeros((2, len(clients), len(kinds), width if shortened is None else SKETCH))
-    counts = np.zeros((2, len(clients), len(kinds)), dtype=np.int64)
-    for half in (0, 1):
-        for column, label in enumerate(kinds):
-            reply = yield from Gradient(clients, model, share=Share(0 if half == 0 else 1, label), sketch=sketch)
-            rows = np.searchsorted(clients, reply.clients)
-            told = reply.vectors if sketch is not None else ctx.layout.comparable(reply.vectors)
-            vectors[half, rows, column] = told if shortened is None else shortened(told)
-            counts[half, rows, column] = reply.sizes
-    kept = (counts.sum(axis=2) >= MIN_SAMPLES).all(axis=0)
-    return Probes(clients[kept], vectors[:, kept], counts[:, kept], labels, clients[~kept])
 
 
 def has_enough_clients(probes: Probes) -> bool:

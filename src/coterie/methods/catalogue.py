@@ -26,7 +26,6 @@ from coterie.methods.local_only import LocalOnly
 from coterie.methods.moon import MOON
 from coterie.methods.neighbour_prox import NeighbourProx
 from coterie.methods.own_norm import OwnNorm
-from coterie.methods.rate_override import RateOverride
 from coterie.methods.reptile import FedDist, FedDWS
 from coterie.methods.restarts import Restarts
 from coterie.methods.robust import Robust
@@ -34,6 +33,7 @@ from coterie.methods.scaffold import SCAFFOLD
 from coterie.methods.server_optimised import ServerOptimised
 from coterie.methods.simagg import SimAgg
 from coterie.methods.simprox import SimProx
+from coterie.methods.wrapper import RateOverride
 
 methods: Registry[Method[Any]] = Registry("method", "coterie.methods")
 wrappers: Registry[Method[Any]] = Registry("wrapper")

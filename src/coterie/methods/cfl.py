@@ -18,9 +18,10 @@ from coterie.core.serving import Serving
 from coterie.core.settings import setting
 from coterie.core.states import grow_rows
 from coterie.grouping.bipartition import Bipartition, summarize_updates
-from coterie.grouping.controls import apply_control, find_largest_group
+from coterie.grouping.landmarks import MANY
 from coterie.methods.averaging import Weighting, compute_weights
-from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups, find_lowest_loss
+from coterie.methods.controls import apply_control, find_largest_group
+from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups, find_lowest_loss, note_landmarks
 
 
 @dataclass(frozen=True)
@@ -71,13 +72,15 @@ class CFL(GroupedMethod[CFLState]):
         """Group j after its updates have been looked at: as it was, or cut in two (its model comes later)."""
         sent, origin = ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models[j : j + 1])
         weights = ctx.bound_weights(trained.clients, weights)
-        mean, longest, cut = summarize_updates(sent, origin, weights / weights.sum(), ctx)
+        mean, longest, cut = summarize_updates(sent, origin, weights / weights.sum(), ctx.rng("landmarks"))
         state = replace(state, scale=max(state.scale, mean))
         unit = state.scale if self.relative else 1.0
         ctx.note(f"mean_update {j}", mean / unit if unit else 0.0)
         ctx.note(f"longest_update {j}", longest / unit if unit else 0.0)
         if not (mean < self.eps1 * unit and longest > self.eps2 * unit):  # Alg. 1: stationary, and not for everybody
             return state
+        if len(trained) > MANY:
+            note_landmarks(ctx)
         return self._split(state, j, trained.clients, cut(self.linkage), ctx)
 
     def _split(self, state: CFLState, j: int, clients: Ids, cut: Bipartition, ctx: Context) -> CFLState:

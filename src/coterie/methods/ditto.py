@@ -75,7 +75,7 @@ class Ditto(SharedModel[DittoState]):
         own = state.own.grow(len(ctx.roster), state.models[0])
         seen = np.array(grow_rows(state.seen, len(ctx.roster), False))
         cohort = ctx.cohort()
-        local = ctx.local.but(rule=DittoRule(lam=self.lam, own_epochs=self.own_epochs))
+        local = ctx.local.replace(rule=DittoRule(lam=self.lam, own_epochs=self.own_epochs))
         trained = yield from Train(cohort, state.models, local, extra={OWN_MODEL: own.of(cohort)}, kept=(OWN_MODEL,))
         if not len(trained):
             return state

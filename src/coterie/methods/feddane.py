@@ -41,5 +41,5 @@ class FedDANE(OneModelMethod):
         mean = ctx.bound_mixing(Mixing.average(asked.clients, compute_weights(asked, self.weighting)))
         slope = mix(mean, asked.vectors, state.models)  # g_t, from S
         # min F_k(w) + <g_t - grad F_k(w_t), w> + mu/2 ||w - w_t||^2
-        trained = yield from Train(own.clients, state.models, ctx.local.but(mu=self.mu), linear=slope - own.vectors)
+        trained = yield from Train(own.clients, state.models, ctx.local.replace(mu=self.mu), linear=slope - own.vectors)
         return average_replies(state, trained, self.weighting, ctx)

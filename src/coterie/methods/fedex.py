@@ -19,15 +19,16 @@ from coterie.core.method import ALL_CLIENTS_TRAIN, Context, MemoryNeeds, Round, 
 from coterie.core.mixing import Mixing, mix
 from coterie.core.serving import COMBINED, Combiner, NamedModels, Serving
 from coterie.core.settings import setting
+from coterie.core.vectors import map_row_chunks, prepare_rows
 from coterie.grouping.clustering import merge_singletons_large, spectral_clustering, spectral_clustering_large
-from coterie.grouping.controls import apply_control, assign_newcomers
 from coterie.grouping.kmeans import renumber_labels
-from coterie.grouping.landmarks import MANY, compute_short_points, map_row_chunks, prepare_rows
-from coterie.grouping.similarity import compute_coordinates, compute_cosines, compute_gram, note_landmarks
+from coterie.grouping.landmarks import MANY, compute_short_points
+from coterie.grouping.similarity import compute_coordinates, compute_cosines, compute_gram
 from coterie.methods.averaging import compute_weights
 from coterie.methods.combiners import AccuracyGate, ByRow, Mean, MostConfident, Online
+from coterie.methods.controls import apply_control, assign_newcomers
 from coterie.methods.group_number import GroupNumber, GroupNumberMixin
-from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups, name_models
+from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups, name_models, note_landmarks
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class ExpertClusters(GroupedMethod[FedExState], GroupNumberMixin, ABC):
     def _warm_up(self, clients: Ids, state: FedExState, ctx: Context) -> Round[Trained]:
         """Training from w_0; with the plan's own number of epochs it is a round of FedAvg like any other."""
         usual = self.warmup == ctx.local.epochs and state.centres is None
-        local = ctx.local.but(epochs=self.warmup)
+        local = ctx.local.replace(epochs=self.warmup)
         return (yield from Train(clients, state.origin, local, purpose="train" if usual else "pretrain"))
 
     def _compute_cosines(self, vectors: Floats, state: FedExState, ctx: Context) -> Doubles:

@@ -21,15 +21,13 @@ from coterie.core.mixing import Mixing, mix
 from coterie.core.rng import make_generator, make_key
 from coterie.core.serving import NamedModels, Serving
 from coterie.core.settings import setting
-from coterie.core.sketches import Sketch
-from coterie.core.vectors import subtract_row
+from coterie.core.vectors import Sketch, as_vectors
 from coterie.grouping.clustering import compute_silhouette, find_nearest
-from coterie.grouping.controls import apply_control, assign_newcomers
 from coterie.grouping.kmeans import compute_inertia, kmeans, renumber_labels
 from coterie.grouping.similarity import compute_dot_products, compute_ternary_cosines
-from coterie.methods.group_number import GroupNumber, GroupNumberMixin
+from coterie.methods.controls import apply_control, assign_newcomers
+from coterie.methods.group_number import GroupNumber, GroupNumberMixin, SketchingMixin
 from coterie.methods.grouped import GroupedMethod, Groups, compute_mean_model, name_models
-from coterie.methods.sketching import SketchingMixin
 
 
 def compared_updates(pretrained: Trained, origin: Floats, sketch: Sketch | None, ctx: Context) -> tuple[Floats, Floats | None]:
@@ -111,7 +109,7 @@ class ColdStart(SketchingMixin[FedGroupState], GroupedMethod[FedGroupState], Gro
         models = ctx.mix(means if self.start_from == "pretrained" else unmoved, pretrained, w0)
         groups = state.everybody(ctx)
         groups[pretrained.clients] = labels
-        moved = subtract_row(pretrained.vectors, w0) if sketch is None else pretrained.vectors
+        moved = as_vectors(pretrained.vectors).subtract(w0) if sketch is None else pretrained.vectors
         directions = mix(means, moved, np.zeros((1, moved.shape[1]), np.float32))  # line 8: the mean update
         return FedGroupState(models, groups, state.initial, directions)
 
@@ -147,8 +145,8 @@ class ColdStart(SketchingMixin[FedGroupState], GroupedMethod[FedGroupState], Gro
 
     def get_pretraining_local(self, ctx: Context) -> Local:
         """The same for everybody whenever they come: no proximal term, the rate of the first round."""
-        local, steps = ctx.plan.local.but(mu=0.0, epochs=self.pretrain), self.pretrain_steps
-        return local if steps is None else local.but(epochs=steps, max_steps=steps)  # an epoch has at least one step
+        local, steps = ctx.plan.local.replace(mu=0.0, epochs=self.pretrain), self.pretrain_steps
+        return local if steps is None else local.replace(epochs=steps, max_steps=steps)  # an epoch has at least one step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +189,7 @@ class FedGroup(ColdStart):
 
     def _train_cohort(self, state: FedGroupState, groups: Ids, cohort: Ids, pretrained: Trained | None, ctx: Context) -> Round[Trained]:
         """Alg. 2, lines 12-19: every client trains from its group's model; mu > 0 is FedGrouProx."""
-        local = ctx.local.but(mu=self.mu) if self.mu else ctx.local
+        local = ctx.local.replace(mu=self.mu) if self.mu else ctx.local
         models, begin, epochs, anchors = state.models, groups[cohort], None, None
         if self.literal and pretrained is not None:  # "the client continues to train E - 1 epochs": from where it has come to
             goes_on = np.isin(cohort, pretrained.clients)

@@ -26,5 +26,5 @@ class FedProx(OneModelMethod):
 
     def round(self, state: Models, ctx: Context) -> Round[Models]:
         cohort = ctx.cohort()
-        trained = yield from Train(cohort, state.models, ctx.local.but(mu=self.mu), partial=True)
+        trained = yield from Train(cohort, state.models, ctx.local.replace(mu=self.mu), partial=True)
         return average_replies(state, trained, self.weighting, ctx)

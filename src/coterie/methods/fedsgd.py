@@ -22,5 +22,5 @@ class FedSGD(OneModelMethod):
 
     def round(self, state: Models, ctx: Context) -> Round[Models]:
         cohort = ctx.cohort()
-        trained = yield from Train(cohort, state.models, ctx.local.but(epochs=1, batch_size=None))
+        trained = yield from Train(cohort, state.models, ctx.local.replace(epochs=1, batch_size=None))
         return average_replies(state, trained, self.weighting, ctx)

@@ -14,15 +14,15 @@ from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round
 from coterie.core.mixing import Mixing
 from coterie.core.settings import setting
-from coterie.core.sketches import Sketch
 from coterie.core.states import Models
+from coterie.core.vectors import Sketch
 from coterie.grouping.clustering import Clusterer, cluster
-from coterie.grouping.controls import Assign, apply_control
 from coterie.grouping.kmeans import renumber_labels
-from coterie.grouping.similarity import compute_gram, compute_points, project_randomly
-from coterie.methods.group_number import GroupNumber, GroupNumberMixin
+from coterie.grouping.similarity import compute_gram, project_randomly
+from coterie.methods.controls import Assign, apply_control
+from coterie.methods.group_number import GroupNumber, GroupNumberMixin, SketchingMixin
+from coterie.methods.grouped import compute_client_points
 from coterie.methods.one_model import SharedModel
-from coterie.methods.sketching import SketchingMixin
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class FedSim(SketchingMixin[FedSimState], SharedModel[FedSimState], GroupNumberM
         cohort, sketch = ctx.cohort(), self.sketching(ctx)  # Alg. 1, line 3
         probes = yield from Gradient(cohort, state.models, sketch=sketch)  # Alg. 2, lines 1-4
         clusters = self.cluster(probes, sketch, state.clusters, ctx)  # Alg. 2, lines 5-7
-        local = ctx.local.but(mu=self.mu) if self.mu else ctx.local
+        local = ctx.local.replace(mu=self.mu) if self.mu else ctx.local
         trained = yield from Train(cohort, state.models, local, partial=self.mu > 0)  # Alg. 1, line 7
         if not len(trained):
             return state
@@ -86,7 +86,7 @@ class FedSim(SketchingMixin[FedSimState], SharedModel[FedSimState], GroupNumberM
         """(n, r) the gradients, or their sketches, in few dimensions; without a reducer, in as many as keep every distance."""
         if self.reducer == "random_projection":
             return project_randomly(gradients, self.dimensions, ctx.rng("projection"))
-        return compute_points(gradients, None, ctx, self.variance if self.reducer == "pca" else None)
+        return compute_client_points(gradients, None, ctx, self.variance if self.reducer == "pca" else None)
 
     def weights(self, labels: Ids, sizes: Ints) -> Doubles:
         """(n,) the client's share in its cluster's model times the cluster's share in the global one: Eq. 13 and 14 in one."""

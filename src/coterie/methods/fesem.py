@@ -20,17 +20,14 @@ from coterie.core.local import Local
 from coterie.core.method import Context, MemoryNeeds, Round, done
 from coterie.core.serving import Serving
 from coterie.core.settings import setting
-from coterie.core.sketches import Sketch, project
-from coterie.core.vectors import on_device
+from coterie.core.vectors import Sketch, as_vectors, project
 from coterie.grouping.clustering import compute_silhouette
-from coterie.grouping.controls import apply_control
 from coterie.grouping.kmeans import kmeans, renumber_labels
 from coterie.grouping.landmarks import MANY, compute_short_points_of
-from coterie.grouping.similarity import BLOCK, compute_points, note_landmarks
 from coterie.methods.averaging import Weighting, compute_weights
-from coterie.methods.group_number import GroupNumber, GroupNumberMixin
-from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups
-from coterie.methods.sketching import SketchingMixin
+from coterie.methods.controls import apply_control
+from coterie.methods.group_number import GroupNumber, GroupNumberMixin, SketchingMixin
+from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups, compute_client_points, note_landmarks
 
 ComparedPart = Literal["all", "last_layer", "sketch"]
 
@@ -39,10 +36,10 @@ def compute_compared_points(vectors: Floats, origin: Floats, on: ComparedPart, s
     """(n, r) the models as points with the distances that `on` asks for; many are placed in the principal directions of landmarks."""
     vectors, origin = _select_compared(vectors, on, ctx.layout), _select_compared(origin[None, :], on, ctx.layout)
     if sketch is None:
-        return compute_points(vectors, origin, ctx)
+        return compute_client_points(vectors, origin, ctx)
     if len(vectors) <= MANY:
         return project(vectors, sketch, origin)
-    note_landmarks(ctx)  # everybody's sketches, side by side in float64, would outgrow the models themselves
+    note_landmarks(ctx)  # the sketches of all clients in float64 would outgrow the models themselves
     return compute_short_points_of(lambda rows: project(rows, sketch, origin), vectors, ctx.rng("landmarks"))
 
 
@@ -50,22 +47,8 @@ def compute_distances(vectors: Floats, centres: Floats, on: ComparedPart, sketch
     """(n, K) squared L2 (Eq. 8)."""
     vectors, centres = _select_compared(vectors, on, ctx.layout), _select_compared(centres, on, ctx.layout)
     if sketch is not None:  # of differences from one centre: models lose their updates in the rounding
-        return compute_squared_distances(project(vectors, sketch, centres[:1]), project(centres, sketch, centres[:1]))
-    return compute_squared_distances(vectors, centres)
-
-
-def compute_squared_distances(vectors: Floats | Doubles, centres: Floats | Doubles) -> Doubles:
-    """(n, K) ||w_i - c_k||^2 in float64, from the differences themselves, a block of columns at a time."""
-    if (away := on_device(vectors)) is not None:
-        return away.squares_to(centres)
-    if len(vectors) > MANY:
-        return np.concatenate([compute_squared_distances(vectors[at : at + MANY], centres) for at in range(0, len(vectors), MANY)])
-    total = np.zeros((len(vectors), len(centres)))
-    for begin in range(0, vectors.shape[1], BLOCK):
-        block = vectors[:, begin : begin + BLOCK].astype(np.float64)
-        for k, centre in enumerate(centres[:, begin : begin + BLOCK]):
-            total[:, k] += ((block - centre) ** 2).sum(axis=1)
-    return total
+        return as_vectors(project(vectors, sketch, centres[:1])).squared_distances(project(centres, sketch, centres[:1]))
+    return as_vectors(vectors).squared_distances(centres)
 
 
 def reseed_empty_centres(members: Ids, clients: Ids, apart: Doubles) -> list[int]:
@@ -169,7 +152,7 @@ class WarmStart(SketchingMixin[FeSEMState], GroupedMethod[FeSEMState], GroupNumb
             apart = self.distances(trained.vectors, state.first, ctx)
         else:  # sketches are of updates: so are those of the first centres
             first, origin = (ctx.layout.comparable(part) for part in (state.first, state.initial[None, :]))
-            apart = compute_squared_distances(trained.vectors, project(first, sketch, origin))
+            apart = as_vectors(trained.vectors).squared_distances(project(first, sketch, origin))
         rows[np.searchsorted(new, trained.clients)] = apart.argmin(axis=1)
         return rows
 
@@ -179,7 +162,7 @@ class WarmStart(SketchingMixin[FeSEMState], GroupedMethod[FeSEMState], GroupNumb
         return (yield from super().serve(state, clients, ctx))
 
     def _warmup_local(self, local: Local) -> Local:
-        return local if self.warmup is None else local.but(epochs=self.warmup)
+        return local if self.warmup is None else local.replace(epochs=self.warmup)
 
     def distances(self, vectors: Floats, centres: Floats, ctx: Context) -> Doubles:
         """(n, K) what the E-step compares; FeSEM-MA has its own."""
@@ -232,7 +215,7 @@ class FeSEM(WarmStart):
         if not self.lam:
             return ctx.local, None
         sizes = ctx.roster.sizes
-        return ctx.local.but(mu=2 * self.lam), 2 * self.lam * sizes.mean() / sizes[clients] if self.literal else None
+        return ctx.local.replace(mu=2 * self.lam), 2 * self.lam * sizes.mean() / sizes[clients] if self.literal else None
 
     def _e_step(self, apart: Doubles, own: Ids) -> Ids:
         """Eq. 8: the nearest centre; the own one where another is only as near, and always under a control."""

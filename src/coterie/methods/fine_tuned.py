@@ -28,7 +28,7 @@ class FineTuned(ContextWrapper[S]):
         serving = yield from self.method.serve(state, clients, ctx)
         if np.any(serving.rows == COMBINED):
             raise UserError("A mixture of models cannot be fine-tuned: serve one model a client, or leave fine-tuning away.")
-        local = ctx.local.but(epochs=self.epochs, mu=0.0, max_steps=None, lr=self.lr or ctx.local.lr)
+        local = ctx.local.replace(epochs=self.epochs, mu=0.0, max_steps=None, lr=self.lr or ctx.local.lr)
         tuned = yield from Train(serving.clients, serving.models, local, start=serving.rows, purpose="fine-tune", alone=True)
         answered = np.isin(serving.clients, tuned.clients)
         own = np.searchsorted(tuned.clients, serving.clients[answered])

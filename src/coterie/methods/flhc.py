@@ -15,10 +15,10 @@ from coterie.core.method import Context, Round
 from coterie.core.settings import setting
 from coterie.grouping.clustering import Linkage, agglomerative_clustering, agglomerative_clustering_large
 from coterie.grouping.landmarks import MANY
-from coterie.grouping.similarity import compute_coordinates, compute_distances, compute_gram, compute_points
+from coterie.grouping.similarity import compute_coordinates, compute_distances, compute_gram
 from coterie.methods.averaging import Weighting, compute_weights
 from coterie.methods.group_number import GroupNumber, GroupNumberMixin
-from coterie.methods.grouped import OneShotClustering, OneShotState, average_within_groups
+from coterie.methods.grouped import OneShotClustering, OneShotState, average_within_groups, compute_client_points
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class FLHC(OneShotClustering, GroupNumberMixin):
         sent, origin = ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models)
         many, count = len(trained) > MANY, None
         inner = np.zeros((0, 0)) if many else compute_gram(sent, origin)
-        points = compute_points(sent, origin, ctx) if many else None
+        points = compute_client_points(sent, origin, ctx) if many else None
         if self.threshold is None:
             count = yield from self.ask_number(self.groups, state.models, lambda i=0: state.models[0], ctx)
             if count is None:

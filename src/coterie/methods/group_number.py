@@ -1,27 +1,31 @@
-"""The number of groups: a setting, or found by the method itself (`auto`) in the way that `choice` names.
+"""The number of groups: a setting, or found by the method itself (`auto`) in the way that `choice` names; and settings of sketches.
 
 The choice is recorded in the notes. The choice `trial` (FeSEM, Section 5.2) runs the method on few clients for few rounds with each number
 of groups. Its asks are charged to the round. Numbers are compared by validation accuracy if clients have validation samples, otherwise by
 the elbow of the distance between clients' models and their group's model.
 """
 
+from abc import ABC
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.asks import Ask, Evaluate, Train, Trained
 from coterie.core.layout import InitialModels
-from coterie.core.method import Choice, Context, Method, Notes, Round, T, map_asks
+from coterie.core.method import Choice, Context, Method, Notes, Round, S, T, map_asks
 from coterie.core.rng import make_key
 from coterie.core.serving import Serving
 from coterie.core.settings import setting
-from coterie.core.sketches import Sketch
 from coterie.core.tasks import CLASSIFICATION, Task, compute_credits
+from coterie.core.vectors import Sketch
 from coterie.grouping.number_of_groups import ChoiceRule, choose_from_points
-from coterie.grouping.structure import choose_from_structure
+from coterie.grouping.structure import MAX_TESTED, find_groups
+from coterie.grouping.structure_views import has_enough_clients
+from coterie.methods.client_probes import ask_probes
 
 TRIAL_CLIENTS, TRIAL_ROUNDS = 100, 3  # 5.2: "randomly select 100 nodes and test K in FL with three communication rounds only"
 
@@ -159,3 +163,35 @@ class GroupNumberMixin:
         """The method itself with a number of groups, and similarity deciding."""
         changes: dict[str, Any] = {name: k, "assign": "similar"}
         return replace(self, **changes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SketchingMixin(Method[S], ABC):
+    """What leaves a client for grouping: everything, or a few random projections of it, clipped and noised where that is wanted."""
+
+    sketch: int | None = setting(None, "Random projections that leave a client for grouping; none: all its numbers.", least=1)
+    sketch_clip: float | None = setting(None, "The longest sketch that leaves (L2 norm); needs sketch.", above=0)
+    sketch_noise: float = setting(0.0, "Deviation of the noise on each number of a sketch, in clips.", least=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sketch_clip is not None and self.sketch is None:
+            raise UserError(f"{type(self).__name__} cannot use sketch_clip without sketch: add sketch=64.")
+        if self.sketch_noise and self.sketch_clip is None:
+            raise UserError(f"{type(self).__name__} cannot use sketch_noise without sketch_clip, its unit: add sketch_clip=1.")
+
+    def sketching(self, ctx: Context) -> Sketch | None:
+        """What clients are asked for; None where all their numbers are no more than a sketch would have."""
+        return ctx.sketch(self.sketch, self.sketch_clip, self.sketch_noise)
+
+
+def choose_from_structure(model: Floats, ctx: Context, most: int, sketch: Sketch | None = None) -> Round[Choice]:
+    """How many groups, from 1 to `most`: one where no distinct groups are claimed. Label counts leave the clients asked, where samples
+    have one class each; otherwise halves are asked as a whole."""
+    clients = ctx.sample(ctx.roster.available, MAX_TESTED, "structure clients")
+    probes = yield from ask_probes(model, clients, ctx.outputs, ctx, labels=ctx.task.counts_classes, sketch=sketch)
+    if not has_enough_clients(probes):
+        return Choice(1, "structure", p=float("nan"))
+    found = find_groups(probes, ctx.rng("structure"), most=most)
+    curves = {name: (float("nan"), *map(float, values)) for name, values in (("share", found.share), ("expected", found.expected))}
+    return Choice(found.number, "structure", curves, found.p)

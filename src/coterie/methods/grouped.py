@@ -17,8 +17,10 @@ from coterie.core.mixing import Mixing
 from coterie.core.serving import NamedModels, Serving
 from coterie.core.settings import setting
 from coterie.core.states import Models, grow_rows
-from coterie.grouping.controls import Assign, apply_control, assign_newcomers, find_largest_group
 from coterie.grouping.kmeans import renumber_labels
+from coterie.grouping.landmarks import LANDMARKS, MANY, compute_short_points
+from coterie.grouping.similarity import compute_principal_points
+from coterie.methods.controls import Assign, apply_control, assign_newcomers, find_largest_group
 
 
 @dataclass(frozen=True)
@@ -169,3 +171,16 @@ class OneShotClustering(GroupedMethod[OneShotState], ABC):
 
     def central(self, state: OneShotState) -> NamedModels:
         return name_models(state.models, mean=True)
+
+
+def compute_client_points(vectors: Floats, origin: Floats | None, ctx: Context, variance: float | None = None) -> Doubles:
+    """(n, r) principal coordinates of what clients sent; of more than `MANY`, in the directions of landmarks, which is noted."""
+    if len(vectors) <= MANY:
+        return compute_principal_points(vectors, origin, variance)
+    note_landmarks(ctx)
+    return compute_short_points(vectors, origin, ctx.rng("landmarks"), variance=variance)
+
+
+def note_landmarks(ctx: Context) -> None:
+    """Record that a sample stood for all clients in this round's grouping."""
+    ctx.note("landmarks", LANDMARKS)

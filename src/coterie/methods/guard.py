@@ -29,7 +29,8 @@ from coterie.core.rng import make_key, shuffle
 from coterie.core.serving import Serving
 from coterie.core.settings import setting
 from coterie.core.states import State, grow_rows
-from coterie.grouping.landmarks import MANY, map_row_chunks, prepare_rows
+from coterie.core.vectors import map_row_chunks, prepare_rows
+from coterie.grouping.landmarks import MANY
 from coterie.grouping.similarity import compute_norms
 from coterie.methods import robust_rules as rules
 from coterie.methods.robust_rules import compute_median

@@ -15,9 +15,9 @@ from coterie.core.layout import InitialModels
 from coterie.core.method import Context, MemoryNeeds, Round
 from coterie.core.serving import Serving
 from coterie.core.settings import setting
-from coterie.grouping.controls import find_largest_group, get_true_groups
 from coterie.grouping.similarity import compute_coordinates, compute_cosines, compute_gram
 from coterie.methods.averaging import Weighting, compute_weights
+from coterie.methods.controls import find_largest_group, get_true_groups
 from coterie.methods.group_number import GroupNumber, GroupNumberMixin
 from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups, find_lowest_loss
 
@@ -53,7 +53,7 @@ class IFCA(GroupedMethod[Groups], GroupNumberMixin):
     def _updates(self, model: Floats, ctx: Context) -> Round[Doubles]:
         """(n, r) clients by the directions of their updates after an epoch."""
         clients = ctx.sample(ctx.roster.available, self.probe, "probe")
-        trained = yield from Train(clients, model, ctx.local.but(epochs=1), purpose="probe")
+        trained = yield from Train(clients, model, ctx.local.replace(epochs=1), purpose="probe")
         if not len(trained):
             return np.zeros((0, 0))
         return compute_coordinates(compute_cosines(compute_gram(ctx.layout.comparable(trained.vectors), ctx.layout.comparable(model))))

@@ -71,7 +71,7 @@ class MOON(SharedModel[MOONState]):
     def round(self, state: MOONState, ctx: Context) -> Round[MOONState]:
         last = state.last.grow(len(ctx.roster), state.models[0])
         cohort = ctx.cohort()
-        local = ctx.local.but(rule=MOONRule(mu=self.mu, temperature=self.temperature)) if self.mu else ctx.local
+        local = ctx.local.replace(rule=MOONRule(mu=self.mu, temperature=self.temperature)) if self.mu else ctx.local
         extra = {PREVIOUS_MODEL: last.of(cohort)} if self.mu else {}
         trained = yield from Train(
             cohort, state.models, local, extra=extra, kept=(PREVIOUS_MODEL,)

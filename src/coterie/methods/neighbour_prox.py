@@ -66,7 +66,9 @@ class NeighbourProx(SharedModel[NeighbourProxState]):
         here, count = np.flatnonzero(state.last.has_row[cohort]), min(self.neighbours, len(known) - 1)
         if count > 0 and len(here):
             compared = ctx.layout.comparable(state.updates.of(known))
-            near = known[find_nearest_clients(compared, np.searchsorted(known, cohort[here]), count, ctx)]
-            for i, others in zip(here, near, strict=True):
+            near, notes = find_nearest_clients(compared, np.searchsorted(known, cohort[here]), count, ctx.rng("landmarks"))
+            for name, value in notes.items():
+                ctx.note(name, value)
+            for i, others in zip(here, known[near], strict=True):
                 anchors[i], counts[i] = state.last.of(others).mean(axis=0, dtype=np.float64), count
         return anchors, counts

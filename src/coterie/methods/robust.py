@@ -13,14 +13,11 @@ from coterie.core.asks import Trained
 from coterie.core.method import Context, Round, done
 from coterie.core.mixing import Mixing
 from coterie.core.settings import setting
-from coterie.core.vectors import on_device
+from coterie.core.vectors import MAX_SORTED, as_vectors
 from coterie.grouping.kmeans import trimmed_kmeans
 from coterie.grouping.landmarks import MANY
-from coterie.grouping.similarity import BLOCK, compute_points
 from coterie.methods import robust_rules
-from coterie.methods.grouped import OneShotClustering, OneShotState
-
-MAX_SORTED = 1 << 24  # numbers of many clients that are sorted at a time
+from coterie.methods.grouped import OneShotClustering, OneShotState, compute_client_points
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +37,7 @@ class Robust(OneShotClustering):
         return True  # a trimmed mean counts every client alike
 
     def labels(self, state: OneShotState, trained: Trained, ctx: Context) -> Round[Ids]:
-        points = compute_points(ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models), ctx)
+        points = compute_client_points(ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models), ctx)
         labels, odd = trimmed_kmeans(points, self.groups, int(self.trim * len(points)), ctx.rng("clusters"))
         ctx.note("odd_clients", trained.clients[odd])  # they count in no centre, and join the nearest
         return done(labels)
@@ -72,18 +69,17 @@ class Robust(OneShotClustering):
 
 def compute_trimmed_mean(vectors: Floats, cut: int) -> tuple[Floats, Doubles]:
     """(d,) the mean of each coordinate without its `cut` lowest and highest values, and (n,) how much of it each row made up."""
-    if (away := on_device(vectors)) is not None:
-        return away.trimmed(cut)
-    n, d = vectors.shape
-    if n > MANY:
-        return _compute_trimmed_mean_of_many(vectors, cut)
-    mean, counted, columns = np.empty(d, dtype=np.float32), np.zeros(n), max(8, min(BLOCK, MAX_SORTED // n))
-    for begin in range(0, d, columns):
-        block = vectors[:, begin : begin + columns].astype(np.float64)
-        kept = np.argsort(block, axis=0, kind="stable")[cut : n - cut]
-        mean[begin : begin + columns] = np.take_along_axis(block, kept, axis=0).mean(axis=0)
-        counted += np.bincount(kept.ravel(), minlength=n)
-    return mean, counted / counted.sum()
+    rows = as_vectors(vectors)
+    n = len(rows)
+    if n > MANY and rows.xp is np:
+        return _compute_trimmed_mean_of_many(rows.to_host(), cut)
+    means, counted = [], 0
+    for _, values, order in rows.sorted_columns():
+        means.append(values[cut : n - cut].mean(axis=0))
+        counted = counted + rows.xp.bincount(order[cut : n - cut].ravel(), minlength=n)
+    shares = rows.bring(counted, few=True).astype(np.float64)
+    mean = rows.xp.asarray(rows.xp.concatenate(means), dtype=rows.xp.float32)
+    return rows.bring(mean), shares / shares.sum()
 
 
 def _compute_trimmed_mean_of_many(vectors: Floats, cut: int) -> tuple[Floats, Doubles]:

@@ -17,7 +17,8 @@ from scipy.spatial.distance import cdist, pdist, squareform
 
 from coterie.core.arrays import Doubles, Floats, Ints
 from coterie.core.rng import make_key, shuffle
-from coterie.grouping.landmarks import MANY, map_row_chunks
+from coterie.core.vectors import map_row_chunks
+from coterie.grouping.landmarks import MANY
 from coterie.grouping.similarity import compute_norms
 
 BLOCK = 1 << 14  # columns at a time

@@ -13,7 +13,8 @@ from coterie.core.asks import Train
 from coterie.core.method import Context, Round
 from coterie.core.settings import setting
 from coterie.core.states import Models
-from coterie.grouping.similarity import compute_mean, compute_norms
+from coterie.core.vectors import as_vectors
+from coterie.grouping.similarity import compute_norms
 from coterie.methods.averaging import compute_tensor_mixing
 from coterie.methods.one_model import OneModelMethod
 
@@ -40,7 +41,7 @@ class SimAgg(OneModelMethod):
 
     def compute_similarity(self, replies: Floats) -> Doubles:
         """(n,) u_i = sum_j d_j / (d_i + epsilon), normalised; all alike where nobody differs from the mean."""
-        mean = compute_mean(replies)
+        mean = as_vectors(replies).mean_row()
         d = compute_norms(replies, mean) if self.distance == "l2" else np.abs(replies.sum(axis=1, dtype=np.float64) - mean.sum())
         u = d.sum() / (d + self.epsilon)
         return np.asarray(u / u.sum()) if u.sum() > 0 else np.full(len(d), 1 / len(d))

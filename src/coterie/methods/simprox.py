@@ -24,9 +24,9 @@ from coterie.grouping.similarity import (
     compute_gaussian,
     compute_gram,
     compute_mean_distance,
-    note_landmarks,
     shift_gram,
 )
+from coterie.methods.grouped import note_landmarks
 from coterie.methods.one_model import OneModelMethod
 
 

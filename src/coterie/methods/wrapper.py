@@ -1,13 +1,14 @@
-"""Wrappers: a method around another, ``fedavg+finetune(epochs=5)``. What a wrapper does not change, the method inside decides."""
+"""Wrappers: methods around another method, and the one that sets its learning rate or optimiser (``fedavg+rate(lr=0.1)``)."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Literal, TypeVar
 
 from coterie.core.arrays import Ids
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, MemoryNeeds, Method, Round, S
 from coterie.core.serving import NamedModels, Serving
+from coterie.core.settings import setting
 from coterie.core.states import State
 
 W = TypeVar("W", bound=State)
@@ -84,3 +85,15 @@ class ContextWrapper(Wrapper[S, S], ABC):
 def unwrap(method: Method[Any]) -> Method[Any]:
     """The method without its wrappers."""
     return unwrap(method.method) if isinstance(method, Wrapper) else method
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateOverride(ContextWrapper[S]):
+    """The method it wraps, trained at another learning rate, or by another optimiser, than the study's; the rest stays the study's."""
+
+    lr: float | None = setting(None, "The learning rate; the plan's unless given.", above=0)
+    optimizer: Literal["sgd", "adam", "adamw"] | None = setting(None, "The local optimiser; the plan's unless given.")
+
+    def context(self, ctx: Context) -> Context:
+        own: dict[str, Any] = {name: value for name, value in (("lr", self.lr), ("optimizer", self.optimizer)) if value is not None}
+        return replace(ctx, plan=replace(ctx.plan, local=ctx.plan.local.replace(**own))) if own else ctx

@@ -27,8 +27,6 @@ from coterie.statistics import (
 ControlOutcome = Literal[
     "shown", "the opposite is shown", "inconclusive", "not run"
 ]  # controls are no claims of a paper: nothing replicates
-
-
 CONTROL_OUTCOMES: dict[Judgement, ControlOutcome] = {
     "replicates": "shown",
     "holds in our variant": "shown",
@@ -36,8 +34,6 @@ CONTROL_OUTCOMES: dict[Judgement, ControlOutcome] = {
     "inconclusive": "inconclusive",
     "not run": "not run",
 }
-
-
 OUTCOME_WORDS: dict[Judgement, tuple[str, str]] = {  # of one, of several
     "replicates": ("replicates", "replicate"),
     "holds in our variant": ("holds in our variant", "hold in our variant"),
@@ -59,7 +55,7 @@ class ClaimResult:
     p: float = nan  # one-sided and corrected: for the claim, or, where it is contradicted, against it; nan where nothing was tested
     repetitions: int = 0  # seeds or draws
     variant: str = ""  # why this is not the paper's own row
-    unknown: tuple[str, ...] = ()  # what these runs cannot tell
+    unknown: tuple[str, ...] = ()  # what these runs do not show
     why_not: str = ""  # why it was not run
 
     def as_json(self) -> dict[str, Any]:
@@ -68,8 +64,8 @@ class ClaimResult:
         plain = {name: value if isfinite(value) else None for name, value in numbers.items()}
         claim = self.claim
         known = {"says": claim.says, "control": claim.control, "theirs": claim.paper, "outcome": self.outcome, "why_not": self.why_not}
-        told = {"over": self.over, "repetitions": self.repetitions, "variant": self.variant, "unknown": list(self.unknown)}
-        return {**known, **plain, **told}
+        more = {"over": self.over, "repetitions": self.repetitions, "variant": self.variant, "unknown": list(self.unknown)}
+        return {**known, **plain, **more}
 
 
 @dataclass(frozen=True)
@@ -114,7 +110,7 @@ def explain_variant(study: Reproduction, claim: Claim, runs: Sequence[PartRun], 
     found = [claim.variant]
     for run in (run for run in runs if run.part.name in names):
         found += [NOT_DECLARED if run.part.variant is None else run.part.variant, _describe_shortfall(study, run, repetitions)]
-    return "; ".join(dict.fromkeys(reason for text in found for reason in text.split("; ") if reason))  # each said once
+    return "; ".join(dict.fromkeys(reason for text in found for reason in text.split("; ") if reason))  # each once
 
 
 def _describe_shortfall(study: Reproduction, run: PartRun, repetitions: int) -> str:
@@ -152,14 +148,8 @@ def collect_sources(claim: Claim, numbers: Doubles, values: Mapping[str, PartVal
 
 
 NOT_RUN = ClaimTests(nan, nan, own_row=False, run=False)
-
-
 NO_SCORES = "there are no scores of it"
-
-
 OVER_SEEDS = "tests of rounds are over seeds alone: they say nothing about other splits of the data, clients or samples"
-
-
 UNCOUNTED = RoundsBetter(nan, nan, nan, 0)
 
 

@@ -1,15 +1,22 @@
-"""Callbacks.
+"""Callbacks: the interface for code that watches a study, live progress, and trackers for TensorBoard, MLflow and Weights & Biases.
 
-The interface for code that watches a study, and trackers for TensorBoard, MLflow and Weights & Biases, each imported when made.
+Progress is a bar in a terminal or notebook, plain lines elsewhere. Each tracker is imported when it is made.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
+from html import escape
+from importlib import import_module
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
 from coterie._util.errors import UserError, suggest_names
-from coterie.analysis.metrics import DEFAULT_METRICS
+from coterie.analysis.metrics import DEFAULT_METRICS, METRICS
 from coterie.evidence.records import RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.run.lanes import Lane
@@ -19,8 +26,7 @@ class Callback:
     """Override what you need. Callbacks watch: nothing they do changes a result."""
 
     def on_notice(self, sentence: str) -> None:
-        """What the user should know of: before the start, what a resumed study had to make again, or under what else it goes on; once lanes
-        have started, how much checkpoints will write."""
+        """A sentence for the user, such as what a resumed study had to run again, or how much checkpoints will write."""
 
     def on_start(self, settings: Settings, total_rounds: int, done_rounds: int) -> None:
         """Before the first round: `total_rounds` counts rounds times lanes, of which a resumed study has `done_rounds` already."""
@@ -32,8 +38,15 @@ class Callback:
         """After the last round, or when the study was stopped."""
 
 
+def notify(watchers: Iterable[Callback], *sentences: str) -> None:
+    """Show sentences to the user."""
+    for watcher in watchers:
+        for sentence in sentences:
+            watcher.on_notice(sentence)
+
+
 class Tracker(Callback, ABC):
-    """What the trackers share: which numbers of a round are logged, and under which names."""
+    """The base class of trackers: which numbers of a round are logged, and under which names."""
 
     def on_round(self, lane: Lane, record: RoundRecord) -> None:
         numbers = {"steps": float(record.cost.steps), "bytes": float(record.cost.bytes_up + record.cost.bytes_down)}
@@ -45,12 +58,12 @@ class Tracker(Callback, ABC):
         self.log_lane(f"{lane.label}/seed {lane.seed}", numbers, record.round_)
 
     def log_lane(self, lane: str, numbers: Mapping[str, float], round_: int) -> None:
-        """Hand the numbers of one round of a lane to the tracker, under the lane's name unless it keeps lanes apart by itself."""
+        """Log the numbers of one round of a lane, under the lane's name unless the tracker separates lanes itself."""
         self.log({f"{lane}/{name}": value for name, value in numbers.items()}, round_)
 
     @abstractmethod
     def log(self, numbers: Mapping[str, float], round_: int) -> None:
-        """Hand some named numbers of one round to the tracker."""
+        """Log some named numbers of one round."""
 
 
 class TensorBoard(Tracker):
@@ -65,7 +78,7 @@ class TensorBoard(Tracker):
     def log_lane(self, lane: str, numbers: Mapping[str, float], round_: int) -> None:
         if lane not in self.writers:
             method, _, seed = lane.rpartition("/")
-            plain = "".join("_" if c in '/\\:*?"<>|' else c for c in method)  # what no file system takes in a name
+            plain = "".join("_" if c in '/\\:*?"<>|' else c for c in method)  # not allowed in file names
             self.writers[lane] = self.make(str(self.folder / plain / seed))
         for name, value in numbers.items():
             self.writers[lane].add_scalar(name, value, round_)
@@ -91,9 +104,9 @@ class MLflow(Tracker):
     def on_start(self, settings: Settings, total_rounds: int, done_rounds: int) -> None:
         try:
             self.mlflow.set_experiment(self.experiment)
-        except ImportError as error:  # the skinny package has no store of its own
+        except ImportError as error:  # the skinny package has no store
             raise UserError(
-                f"MLflow has no store here ({error}): name a server with MLFLOW_TRACKING_URI, or pip install mlflow, the whole of it."
+                f"MLflow has no store here ({error}): name a server with MLFLOW_TRACKING_URI, or pip install the whole of mlflow."
             ) from error
         self.mlflow.start_run()
         self.mlflow.log_params({"data": settings.data, "model": settings.model, "methods": " ".join(settings.methods)})
@@ -130,7 +143,7 @@ TRACKERS = ("tensorboard", "mlflow", "wandb")
 
 
 def make_tracker(name: str, out: Path | None) -> Tracker:
-    """The tracker of this name; TensorBoard's files lie beside the evidence, or below the current folder where there is none."""
+    """The tracker of this name; TensorBoard's files are written beside the evidence, or below the current folder."""
     if name not in TRACKERS:
         raise UserError(f"There is no tracker {name!r}: {suggest_names(name, TRACKERS)}")
     try:
@@ -138,4 +151,206 @@ def make_tracker(name: str, out: Path | None) -> Tracker:
             return TensorBoard(Path("tensorboard") if out is None else out.with_name(f"{out.name}-tensorboard"))
         return MLflow() if name == "mlflow" else WeightsAndBiases()
     except ImportError as error:
-        raise UserError(f"--track {name} needs a package that is not here ({error}): pip install 'coterie[tracking]'.") from error
+        raise UserError(f"--track {name} needs a package that is not installed ({error}): pip install 'coterie[tracking]'.") from error
+
+
+REFRESH_SECONDS = 0.1  # between drawings in a notebook
+PLAIN_SECONDS = 10.0  # between lines when there is no terminal
+
+
+class NotebookBar:
+    """A progress bar in a notebook; the last words stay below the cell."""
+
+    def __init__(self) -> None:
+        display: Any = import_module("IPython.display")  # every notebook has it
+        self._html = display.HTML
+        self._line = display.display(self._html(""), display_id=True)
+        self._drawn = 0.0
+
+    def show(self, done: int, total: int, words: str) -> None:
+        """Draw so many of so many, at most every `REFRESH_SECONDS`."""
+        if monotonic() - self._drawn >= REFRESH_SECONDS:
+            self._drawn = monotonic()
+            bar = f'<progress value="{done}" max="{max(total, 1)}" style="width:16em"></progress>'
+            self._line.update(self._html(f"<div>{bar} {done} of {total}&ensp;{escape(words)}</div>"))
+
+    def close(self, words: str = "") -> None:
+        """Replace the bar by these words."""
+        self._line.update(self._html(f"<div>{escape(words)}</div>" if words else ""))
+
+
+class TimeLeft:
+    """Estimates the seconds left from the pace of the last rounds, without loading and compiling.
+
+    Rounds of many lanes arrive together, so marks are set at most every `STEP` seconds, and the first estimate needs a second.
+    """
+
+    STEP, WINDOW, LEAST = 0.1, 30.0, 1.0
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.marks: deque[tuple[float, int]] = deque()
+
+    def note(self, done: int, now: float) -> None:
+        """Set the number of rounds that are done."""
+        if not self.marks or now - self.marks[-1][0] >= self.STEP:
+            self.marks.append((now, done))
+        while len(self.marks) > 2 and now - self.marks[1][0] > self.WINDOW:
+            self.marks.popleft()
+
+    @property
+    def seconds(self) -> float | None:
+        """The time left; None until the pace is known."""
+        if len(self.marks) < 2:
+            return None
+        (began, before), (ends, done) = self.marks[0], self.marks[-1]
+        if ends - began < self.LEAST or done == before:
+            return None
+        return (ends - began) / (done - before) * (self.total - done)
+
+    def __str__(self) -> str:
+        seconds = self.seconds
+        if seconds is None:
+            return "time left not known yet"
+        return f"about {seconds:.0f} s left" if seconds < 120 else f"about {seconds / 60:.0f} min left"
+
+
+class ProgressBar(Callback):
+    """Shows the round, the scores so far, client steps a second, and the time left."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(markup=False, highlight=False, emoji=False)  # labels are text
+        self.scores: dict[str, str] = {}
+        self.steps, self.round_, self.done, self.total, self.seed = 0, 0, 0, 0, 0
+        self.began = self.spoke = monotonic()
+        self.bar: Progress | None = None
+        self.notebook: NotebookBar | None = None
+        self.task = TaskID(0)
+        self.left = TimeLeft(0)
+
+    def on_notice(self, sentence: str) -> None:
+        self.console.print(sentence, style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+    def on_start(self, settings: Settings, total_rounds: int, done_rounds: int) -> None:
+        self.begin(total_rounds, done_rounds)
+
+    def begin(self, total_rounds: int, done_rounds: int) -> None:
+        """Start to show progress."""
+        self.on_end()
+        self.began = self.spoke = monotonic()
+        self.total, self.done = total_rounds, done_rounds
+        self.left = TimeLeft(total_rounds)
+        self.steps, self.scores = 0, {}  # there may have been another study before
+        if self.console.is_jupyter:
+            self.notebook = NotebookBar()
+        elif self.console.is_terminal:
+            self.bar = Progress(
+                TextColumn("seed {task.fields[seed]} round {task.fields[round]}"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[scores]}", markup=False),
+                TextColumn("{task.fields[speed]}"),
+                TextColumn("{task.fields[left]}"),
+                console=self.console,
+                transient=True,
+            )
+            self.bar.start()
+            self.task = self.bar.add_task("", total=total_rounds, completed=done_rounds, seed="", round=0, scores="", speed="", left="")
+
+    def on_round(self, lane: Lane, record: RoundRecord) -> None:
+        task = lane.problem.task
+        self.advance(
+            lane.label,
+            lane.seed,
+            record.round_,
+            record.cost.steps,
+            record.score(task),
+            share=METRICS[DEFAULT_METRICS[task.name]].is_share,
+        )
+
+    def advance(self, label: str, seed: int, round_: int, steps: int, score: float | None, *, share: bool = True) -> None:
+        """Count one round of one lane; a score that is no share is shown as a plain number."""
+        self.done += 1
+        self.left.note(self.done, monotonic())
+        self.steps += steps
+        self.round_, self.seed = round_, seed
+        if score is not None:
+            self.scores[label] = f"{100 * score:.1f}%" if share else f"{score:.3f}"
+        if self.bar is not None:
+            shown: dict[str, Any] = {
+                "seed": seed,
+                "round": round_,
+                "scores": self._scores(),
+                "speed": self._speed(),
+                "left": str(self.left),
+            }
+            self.bar.update(self.task, completed=self.done, **shown)
+        elif self.notebook is not None:
+            words = f"seed {self.seed}, round {self.round_}, {self._scores()}, {self._speed()}, {self.left}"
+            self.notebook.show(self.done, self.total, words)
+        elif monotonic() - self.spoke > PLAIN_SECONDS:
+            self.spoke = monotonic()
+            where = f"seed {self.seed}, round {self.round_}, {self.done} of {self.total} rounds of all methods and seeds"
+            words = f"{where}, {self._scores()}, {self._speed()}, {self.left}"
+            self.console.print(words, highlight=False, markup=False)
+
+    def on_end(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+        if self.notebook is not None:
+            self.notebook.close(f"{self.done} of {self.total} rounds of all methods and seeds, {monotonic() - self.began:.1f} s")
+            self.notebook = None
+
+    def _scores(self) -> str:
+        return "  ".join(f"{label} {score}" for label, score in list(self.scores.items())[:6])
+
+    def _speed(self) -> str:
+        return f"{self.steps / max(monotonic() - self.began, 1e-9):,.0f} steps/s"
+
+
+def make_watchers(callbacks: Iterable[Callback] | None) -> list[Callback]:
+    """The given callbacks; where there are none, a progress bar in a notebook."""
+    if callbacks is not None:
+        return list(callbacks)
+    bar = ProgressBar()
+    return [bar] if bar.console.is_jupyter else []
+
+
+class StepsBar:
+    """A bar for steps in a terminal or notebook, plain lines elsewhere; it disappears when the `with` ends."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self.spoke = console, monotonic()
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
+        self.notebook = NotebookBar() if console.is_jupyter else None
+        live = console.is_terminal and self.notebook is None
+        self.bar = Progress(*columns, console=console, transient=True) if live else None
+        self.task = self.bar.add_task("", total=None) if self.bar is not None else None
+
+    @classmethod
+    def in_notebook(cls) -> "StepsBar":
+        """A bar in a notebook, and nothing elsewhere."""
+        console = Console()
+        return cls(console if console.is_jupyter else Console(quiet=True, force_terminal=False))
+
+    def __enter__(self) -> "StepsBar":
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+        if self.notebook is not None:
+            self.notebook.close()
+
+    def __call__(self, done: int, total: int, doing: str) -> None:
+        """Show that so many of so many steps are done, and the next one."""
+        if self.bar is not None and self.task is not None:
+            self.bar.update(self.task, completed=done, total=total, description=doing)
+        elif self.notebook is not None:
+            self.notebook.show(done, total, doing)
+        elif monotonic() - self.spoke > PLAIN_SECONDS:
+            self.spoke = monotonic()
+            self.console.print(f"{done} of {total} steps, {doing}", highlight=False, markup=False)

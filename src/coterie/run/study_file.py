@@ -1,76 +1,67 @@
-"""Study files: everything the command line can say, and grids, as TOML checked when it is loaded.
+"""Study files: all settings of the command line, and grids, as TOML.
 
-The keys of a file are the fields of `Plan`, `Local` and `Execution`, so a setting added there can be said here.
+The keys of a file are the fields of `Plan`, `Local` and `Execution`, which also check their values, and `KEYS`.
 """
 
 import itertools
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_type_hints
-
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from typing import Any
 
 from coterie._util.errors import UserError, suggest_names
 from coterie.core.local import Local
 from coterie.core.plan import Plan
+from coterie.core.settings import SettingType, check_value, convert_values
 from coterie.core.specs import check_cluster, check_trust
 from coterie.data.client_scenarios import add_unseen_to_spec
 from coterie.data.federation import check_unseen_share
 from coterie.evidence.settings import Settings, parse_seeds
-from coterie.run.execution import LOCAL_SETTINGS, PLAN_SETTINGS, Execution, get_defaults, override_execution, override_plan, replace_zeros
+from coterie.run.execution import EXECUTION_SETTINGS, LOCAL_SETTINGS, PLAN_SETTINGS, Execution, override_execution, override_plan
 
-
-class _StrictModel(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-def _make_fields(kind: type[Plan] | type[Local] | type[Execution]) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    return {name: (hints[name], default) for name, default in get_defaults(kind).items()}
-
-
-LocalTable: type[BaseModel] = create_model("LocalTable", __base__=_StrictModel, **_make_fields(Local))
-ExecutionTable: type[BaseModel] = create_model("ExecutionTable", __base__=_StrictModel, **_make_fields(Execution))
-StudyTable: type[BaseModel] = create_model(
-    "StudyTable",
-    __base__=_StrictModel,
-    methods=(list[str], ...),
-    data=(str, ...),
-    model=(str, "mclr"),
-    seeds=(str | int | list[int], "0"),
-    data_seed=(int, 0),
-    out=(str | None, None),
-    local=(LocalTable, LocalTable()),
-    execution=(ExecutionTable, ExecutionTable()),
-    grid=(dict[str, list[Any]], {}),
-    **_make_fields(Plan),
-)
+KEYS = {  # those that are no fields of a plan, besides "methods"
+    "data": SettingType((str,)),
+    "model": SettingType((str,)),
+    "seeds": SettingType((int, str), sequence=True),
+    "data_seed": SettingType((int,)),
+    "out": SettingType((str,), none=True),
+}
+TABLES = {"local": LOCAL_SETTINGS, "execution": EXECUTION_SETTINGS}
 
 
 @dataclass(frozen=True)
 class FileStudy:
-    """One study of a file; `name` tells the studies of a grid apart."""
+    """One study of a file; `name` is its point in the grid."""
 
     name: str
     settings: Settings
     execution: Execution
     out: Path | None
-    said: frozenset[str] = frozenset()  # the keys that the file has; others are at their defaults
+    given: frozenset[str] = frozenset()  # the keys that the file has; others are at their defaults
 
-    def but(self, said: Mapping[str, Any]) -> "FileStudy":
-        """The study with what was said on the command line, which wins over the file."""
-        own = {name: said[name] for name in ("data", "model", "seeds") if name in said}
-        own |= {"draws": (said["data_seed"],)} if "data_seed" in said else {}
-        settings = replace(self.settings, plan=override_plan(said, self.settings.plan), **own)
-        return replace(self, settings=settings, execution=override_execution(said, self.execution))
+    def override(self, given: Mapping[str, Any]) -> "FileStudy":
+        """The study with the settings of the command line, which win over the file."""
+        own = {name: given[name] for name in ("data", "model", "seeds") if name in given}
+        own |= {"draws": (given["data_seed"],)} if "data_seed" in given else {}
+        settings = replace(self.settings, plan=override_plan(given, self.settings.plan), **own)
+        return replace(self, settings=settings, execution=override_execution(given, self.execution))
 
-    def leaving_out(self, share: float) -> "FileStudy":
+    def exclude_clients(self, share: float) -> "FileStudy":
         """The study with a share of clients that take no part."""
         check_unseen_share(share)
         return replace(self, settings=replace(self.settings, data=add_unseen_to_spec(self.settings.data, share)))
+
+
+def find_study_path(methods: Iterable[Any]) -> Path | None:
+    """The study file that stands in place of methods; None if there is none."""
+    words = list(methods)
+    if not any(isinstance(word, (str, Path)) and str(word).endswith(".toml") for word in words):
+        return None
+    if len(words) > 1:
+        raise UserError("Give either methods or one study file, not both.")
+    return Path(words[0])
 
 
 def read_study_file(path: Path, *, trust: bool = False, other_model: bool = False, other_ray: bool = False) -> list[FileStudy]:
@@ -78,9 +69,9 @@ def read_study_file(path: Path, *, trust: bool = False, other_model: bool = Fals
 
     Args:
         path: The file.
-        trust: Whether code of the file's choice may run: a model, a method, a sampler, a Ray cluster by its address.
-        other_model: Another model will stand in the place of the file's, which needs no trust then.
-        other_ray: Another cluster, or none, will stand in the place of the file's.
+        trust: Whether code that the file names may run: a model, a method, a sampler, a Ray cluster by its address.
+        other_model: Whether another model replaces the file's, which then needs no trust.
+        other_ray: Whether another cluster, or none, replaces the file's.
     """
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -90,8 +81,8 @@ def read_study_file(path: Path, *, trust: bool = False, other_model: bool = Fals
         raise UserError(f"Cannot read the study file {path}: {getattr(error, 'strerror', None) or error}.") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"The study file {path} is not valid TOML: {error}.") from error
+    _check_keys(path, tree)
     grid = tree.get("grid", {})
-    _validate(path, tree)
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     studies = [make_file_study(path, tree, point) for point in points]
     check_trust([study.settings.model for study in studies], f"The study file {path}", trust or other_model)
@@ -107,40 +98,52 @@ def make_file_study(path: Path, tree: Mapping[str, Any], changes: Mapping[str, A
     for name, value in (changes or {}).items():
         table, _, key = name.rpartition(".")
         (changed.setdefault(table, {}) if table else changed)[key] = value
+    _check_keys(path, changed)
     try:
-        return replace(_build_study(_validate(path, changed), changes or {}), said=frozenset(changed))
+        return _build_study(changed, changes or {})
     except UserError as error:
         sentence = str(error)
         raise error if str(path) in sentence else UserError(f"The study file {path}: {sentence}") from None
 
 
 def _build_study(table: Mapping[str, Any], point: Mapping[str, Any]) -> FileStudy:
-    local = Local(**replace_zeros(Local, {name: table["local"][name] for name in LOCAL_SETTINGS}))
-    plan = Plan(local=local, **{name: table[name] for name in PLAN_SETTINGS})
-    seeds = table["seeds"]
+    local = Local(**convert_values(Local, table.get("local", {})))
+    plan = Plan(local=local, **convert_values(Plan, {name: table[name] for name in PLAN_SETTINGS if name in table}))
+    seeds = table.get("seeds", "0")
     settings = Settings(
         methods=tuple(table["methods"]),
         data=table["data"],
-        model=table["model"],
+        model=table.get("model", "mclr"),
         seeds=tuple(seeds) if isinstance(seeds, list) else parse_seeds(str(seeds)),
-        draws=(table["data_seed"],),
+        draws=(table.get("data_seed", 0),),
         plan=plan,
     )
     name = "_".join(re.sub(r"[^\w.=-]+", "-", f"{key}={value}") for key, value in point.items()) or "study"
-    return FileStudy(name, settings, Execution(**table["execution"]), Path(table["out"]) if table["out"] else None)
+    execution = Execution(**convert_values(Execution, table.get("execution", {})))
+    return FileStudy(name, settings, execution, Path(table["out"]) if table.get("out") else None, frozenset(table))
 
 
-def _validate(path: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The file against its schema; the first fault becomes one sentence that names the key and the nearest right one."""
-    try:
-        return StudyTable.model_validate(tree).model_dump()
-    except ValidationError as error:
-        fault = error.errors()[0]
-        key = ".".join(str(part) for part in fault["loc"])
-        if fault["type"] == "extra_forbidden":
-            tables: dict[str, type[BaseModel]] = {"local": LocalTable, "execution": ExecutionTable}
-            known = suggest_names(str(fault["loc"][-1]), tables.get(str(fault["loc"][0]), StudyTable).model_fields)
-            raise UserError(f"The study file {path} has an unknown key {key!r}: {known}") from None
-        if fault["type"] == "missing":
-            raise UserError(f"The study file {path} lacks the key {key!r}: add it.") from None
-        raise UserError(f"The study file {path}: {key!r} is wrong ({fault['msg'].lower()}, got {fault['input']!r}).") from None
+def _check_keys(path: Path, tree: Mapping[str, Any]) -> None:
+    """Raise a `UserError` for the first key that is unknown or missing, or has a wrong value. Plans check their own."""
+    where = f"The study file {path}"
+    for name in ("grid", *TABLES):
+        if not isinstance(tree.get(name, {}), Mapping):
+            raise UserError(f"{where} cannot use {name}={tree[name]!r}: give a table, [{name}].")
+    for name, known in {"": ("methods", *KEYS, *PLAN_SETTINGS, "grid", *TABLES), **TABLES}.items():
+        for key in tree.get(name, {}) if name else tree:
+            if key not in known:
+                full = f"{name}.{key}" if name else key
+                raise UserError(f"{where} has an unknown key {full!r}: {suggest_names(key, known)}")
+    for key in ("methods", "data"):
+        if key not in tree:
+            raise UserError(f"{where} lacks the key {key!r}: add it.")
+    for key, value in tree.items():
+        if key in KEYS:
+            check_value(where, key, value, KEYS[key])
+    if not isinstance(tree["methods"], list) or not all(isinstance(method, str) for method in tree["methods"]):
+        raise UserError(f"{where} cannot use methods={tree['methods']!r}: give a list of words, such as ['fedavg'].")
+    if isinstance(tree.get("seeds"), list) and not all(type(seed) is int for seed in tree["seeds"]):
+        raise UserError(f"{where} cannot use seeds={tree['seeds']!r}: give whole numbers, such as [0, 1].")
+    for key, values in tree.get("grid", {}).items():
+        if not isinstance(values, list):
+            raise UserError(f"{where} cannot use grid.{key}={values!r}: give a list of values.")

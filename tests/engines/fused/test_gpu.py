@@ -228,7 +228,7 @@ def test_data_that_are_not_the_jobs_are_refused() -> None:
     for wrong in (x.double(), x[1:], x.T.contiguous().T, x.cpu()):
         with pytest.raises(ValueError, match="resident"):
             fused_gpu.train(job, resident=(wrong, y))
-    with pytest.raises(ValueError, match="vectorised"):
+    with pytest.raises(ValueError, match="stacked"):
         fused_gpu.train(random_job(9, (5, 4, 4, 4, 3), [4]), resident=(x, y))
 
 

@@ -2,7 +2,8 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,125 +28,53 @@ from coterie.data.readers.table_files import (
     locate_row,
     to_words,
 )
-from coterie.data.readers.user_files import load_user_files, parse_split
+from coterie.data.readers.user_files import load_user_files
 from coterie.data.schema import SCHEMA, Schema, make_text_schema
-from coterie.data.table import Table, encode_names
+from coterie.data.table import Table, encode_names, parse_split
 from coterie.data.text import TEXT_COLUMN, Features, TextColumn, TextFeatures
 
 if TYPE_CHECKING:
     import pandas as pd  # imported where frames are read: running a study does not need it
 
-CLIENTS_BY, PER_FILE = "clients_by", "file"  # in the provenance: what tells clients apart, where no column does
+CLIENTS_BY, PER_FILE = "clients_by", "file"  # in the provenance: what clients are, where no column names them
 MAX_COLUMNS = 100_000
 
 
-def csv(
-    path: str,
-    label: tuple[str, ...] | str | None = None,
-    client: str | None = None,
-    text: str | None = None,
-    split: str | None = None,
-    width: int = 1024,
-    scale: Scale = "none",
-    impute: Impute = "none",
-    categories: Categories = "none",
-    drop: tuple[str, ...] | str = (),
-    statistics: StatisticsOf = "federated",
-    features: Features = "bag",
-    vocabulary: int = 4096,
-    length: int = 32,
-    tokenizer: str | None = None,
-    task: TaskWord = "auto",
-    columns: tuple[str, ...] | str = (),
-    classes: tuple[str, ...] | str = (),
-    missing: tuple[str, ...] | str | int | float = (),
-    sep: tuple[str, ...] | str | None = None,
-    encoding: tuple[str, ...] | str | None = None,
-    decimal: str = ".",
-    site: str | None = None,
-    *,
-    _data_dir: Path | None = None,
-) -> Samples:
-    """Your CSV files: a row a sample, with a label column, columns (or one of texts) to learn from, and a client column or a file a client.
-
-    The path is a file, a folder or a pattern such as 'sites/*.csv'; of a folder and a pattern each file is a client by its name, unless a
-    column says otherwise. `site` names a column that says at which site each client is, `split` one of the words train, validation and
-    test, `drop` columns to leave out. All others are features: numbers, or, with categories=onehot, words. impute=mean, median or
-    most_frequent fills gaps, scale=standard brings numbers to mean 0 and deviation 1, scale=robust to median 0 and interquartile range 1,
-    both by the training parts of all clients together or, with statistics=client, of each by itself. Of texts, features=tokens makes
-    numbers for lstm and rnn, or, with a tokenizer, for text.
-    `task` is read off the label (words: classes; fractions: a regression; several columns of 0 and 1: as many labels), or said.
-    `columns` and `classes` state what all sites share where this one lacks a word or a class: columns=(age,'phone=HTC|Pixel'). `missing`
-    are marks of gaps such as '?', `sep`, `encoding` and `decimal` say how the files are written.
-    """
-    wishes = PrepOptions(scale=scale, impute=impute, categories=categories, drop=to_words(drop), statistics=statistics)
-    wording = TextFeatures(features, width, vocabulary, length, tokenizer=tokenizer)
-    roles, stated = ColumnRoles(label or (), client, text, split, site), StatedSchema.of(columns, classes)
-    dialect = Dialect.of(sep, encoding, decimal, missing)
-    return _load_table("csv", path, roles, wishes, wording, task, stated, dialect, _data_dir)
-
-
-def parquet(
-    path: str,
-    label: tuple[str, ...] | str | None = None,
-    client: str | None = None,
-    text: str | None = None,
-    split: str | None = None,
-    width: int = 1024,
-    scale: Scale = "none",
-    impute: Impute = "none",
-    categories: Categories = "none",
-    drop: tuple[str, ...] | str = (),
-    statistics: StatisticsOf = "federated",
-    features: Features = "bag",
-    vocabulary: int = 4096,
-    length: int = 32,
-    tokenizer: str | None = None,
-    task: TaskWord = "auto",
-    columns: tuple[str, ...] | str = (),
-    classes: tuple[str, ...] | str = (),
-    missing: tuple[str, ...] | str | int | float = (),
-    site: str | None = None,
-    *,
-    _data_dir: Path | None = None,
-) -> Samples:
-    """Your Parquet files: as csv."""
-    wishes = PrepOptions(scale=scale, impute=impute, categories=categories, drop=to_words(drop), statistics=statistics)
-    wording = TextFeatures(features, width, vocabulary, length, tokenizer=tokenizer)
-    roles, stated = ColumnRoles(label or (), client, text, split, site), StatedSchema.of(columns, classes)
-    return _load_table("parquet", path, roles, wishes, wording, task, stated, Dialect(missing=to_words(missing)), _data_dir)
-
-
 @dataclass(frozen=True)
-class StatedSchema:
-    """What a user states of a table by hand: the columns to learn from, in their order, and all classes there are."""
+class TableOptions:
+    """The settings of a table: those of the specs ``csv(...)`` and ``parquet(...)``, and of `Federation.from_frame`."""
 
-    columns: Any = ()  # names, with what each holds, as `StatedColumn.listed` reads them
-    classes: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, columns: Any, classes: Any) -> "StatedSchema":
-        """From settings, each one word or several."""
-        return cls(columns if isinstance(columns, Mapping) else to_words(columns), to_words(classes))
-
-
-def check_columns(columns: Sequence[str], where: str) -> None:
-    """Refuse two columns of one name, since nobody could say which is meant, and more columns than a table has."""
-    if len(columns) > MAX_COLUMNS:
-        raise UserError(f"{where} has {len(columns):,} columns, more than {MAX_COLUMNS:,}: give numbers that are so many as npz.")
-    if (twice := find_duplicate(name for name in columns if name)) is not None:
-        raise UserError(f"{where} has two columns called {twice[:100]!r}: rename one of them.")
-
-
-@dataclass(frozen=True)
-class ColumnRoles:
-    """Which columns are not features."""
-
-    label: tuple[str, ...] | str  # one, or several of 0 and 1
+    label: tuple[str, ...] | str | None = None  # one column, or several of 0 and 1
     client: str | None = None
     text: str | None = None
     split: str | None = None
+    width: int = 1024
+    scale: Scale = "none"
+    impute: Impute = "none"
+    categories: Categories = "none"
+    drop: tuple[str, ...] | str = ()
+    statistics: StatisticsOf = "federated"
+    features: Features = "bag"
+    vocabulary: int = 4096
+    length: int = 32
+    tokenizer: str | None = None
+    task: TaskWord = "auto"
+    columns: tuple[str, ...] | str = ()  # to learn from, in their order, with what each holds, as `StatedColumn.listed` reads them
+    classes: tuple[str, ...] | str = ()  # all there are
+    missing: tuple[str, ...] | str | int | float = ()
+    sep: tuple[str, ...] | str | None = None
+    encoding: tuple[str, ...] | str | None = None
+    decimal: str = "."
     site: str | None = None  # where each client is
+
+    @property
+    def preparation(self) -> PrepOptions:
+        words = {"scale": self.scale, "impute": self.impute, "categories": self.categories, "statistics": self.statistics}
+        return PrepOptions(**words, drop=to_words(self.drop))
+
+    @property
+    def wording(self) -> TextFeatures:
+        return TextFeatures(self.features, self.width, self.vocabulary, self.length, tokenizer=self.tokenizer)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -157,65 +86,111 @@ class ColumnRoles:
         return self.client == BY_FILE
 
     @property
-    def pairs(self) -> list[tuple[str, str]]:
-        """What each column is, and its name."""
+    def roles(self) -> list[tuple[str, str]]:
+        """The columns that are no features: what each is, and its name."""
         others = (("client", None if self.by_file else self.client), ("text", self.text), ("split", self.split), ("site", self.site))
         return [*(("label", name) for name in self.labels), *((role, name) for role, name in others if name is not None)]
 
     @property
-    def columns(self) -> list[str]:
-        return [name for _, name in self.pairs]
+    def role_columns(self) -> list[str]:
+        return [name for _, name in self.roles]
+
+    def state_columns(self, known: Sequence[str], where: str) -> tuple[StatedColumn, ...]:
+        """What the user states of the columns to learn from."""
+        return StatedColumn.listed(self.columns if isinstance(self.columns, Mapping) else to_words(self.columns), known, where)
+
+    def check(self, where: str) -> None:
+        """Refuse settings that contradict each other or do not exist."""
+        self.preparation.check(where)
+        self.wording.check(where)
 
 
-def _load_table(
-    kind: str,
-    path: str,
-    roles: ColumnRoles,
-    wishes: PrepOptions,
-    wording: TextFeatures,
-    task: TaskWord,
-    stated: StatedSchema,
-    dialect: Dialect,
-    data_dir: Path | None,
-) -> Samples:
-    found, where = find_files(path, kind, data_dir), find_path(path, data_dir)
-    wording.check(f"Data set {kind!r}")
-    if found.several and roles.client is None:
-        roles = replace(roles, client=BY_FILE)
+def _make_signature(*without: str) -> Signature:
+    """The settings of a spec: a path, then those of a table but some."""
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    own = [
+        Parameter(each.name, kind, default=each.default, annotation=each.type) for each in fields(TableOptions) if each.name not in without
+    ]
+    folder = Parameter("_data_dir", Parameter.KEYWORD_ONLY, default=None, annotation=Path | None)
+    return Signature([Parameter("path", kind, annotation=str), *own, folder], return_annotation=Samples)
+
+
+CSV_SETTINGS, PARQUET_SETTINGS = _make_signature(), _make_signature("sep", "encoding", "decimal")
+
+
+def csv(*given: Any, **settings: Any) -> Samples:
+    """Your CSV files: a row a sample, with a label column, columns (or one of texts) to learn from, and a client column or a file a client.
+
+    The path is a file, a folder or a pattern such as 'sites/*.csv'; of a folder and a pattern each file is a client by its name, unless a
+    column names the clients. `site` names a column with the site of each client, `split` one of the words train, validation and
+    test, `drop` columns to leave out. All others are features: numbers, or, with categories=onehot, words. impute=mean, median or
+    most_frequent fills gaps, scale=standard brings numbers to mean 0 and deviation 1, scale=robust to median 0 and interquartile range 1,
+    both by the training parts of all clients together or, with statistics=client, of each by itself. Of texts, features=tokens makes
+    numbers for lstm and rnn, or, with a tokenizer, for text.
+    `task` is inferred from the label (words: classes; fractions: a regression; several columns of 0 and 1: as many labels), or set.
+    `columns` and `classes` state what all sites share where this one lacks a word or a class: columns=(age,'phone=HTC|Pixel'). `missing`
+    are marks of gaps such as '?', `sep`, `encoding` and `decimal` describe how the files are written.
+    """
+    return _load_table("csv", **CSV_SETTINGS.bind(*given, **settings).arguments)
+
+
+def parquet(*given: Any, **settings: Any) -> Samples:
+    """Your Parquet files: as csv."""
+    return _load_table("parquet", **PARQUET_SETTINGS.bind(*given, **settings).arguments)
+
+
+csv.__signature__, parquet.__signature__ = CSV_SETTINGS, PARQUET_SETTINGS  # type: ignore[attr-defined]
+
+
+def check_columns(columns: Sequence[str], where: str) -> None:
+    """Refuse two columns of one name, since it would be unclear which is meant, and more columns than a table has."""
+    if len(columns) > MAX_COLUMNS:
+        raise UserError(f"{where} has {len(columns):,} columns, more than {MAX_COLUMNS:,}: give numbers that are so many as npz.")
+    if (twice := find_duplicate(name for name in columns if name)) is not None:
+        raise UserError(f"{where} has two columns called {twice[:100]!r}: rename one of them.")
+
+
+def _load_table(kind: str, path: str, _data_dir: Path | None = None, **settings: Any) -> Samples:
+    options = TableOptions(**settings)
+    found, where = find_files(path, kind, _data_dir), find_path(path, _data_dir)
+    options.check(f"Data set {kind!r}")
+    dialect = Dialect.of(options.sep, options.encoding, options.decimal, options.missing)
+    if found.several and options.client is None:
+        options = replace(options, client=BY_FILE)
 
     def read() -> Table:
         try:
-            read = _read_files(kind, found, roles, wishes, stated, dialect)
+            read = _read_files(kind, found, options, dialect)
         except UserError:
             raise
         except Exception as error:  # pandas and pyarrow raise many kinds, all of which mean that the file cannot be read
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UserError(f"{where} cannot be read as {kind}: {reason}") from error
-        table = make_table(read.frame, str(where), read.roles, wishes, task, stated, read.rows, dialect.missing)
-        if read.roles.by_file:
-            owners, names = encode_names(np.repeat(found.clients, read.sizes))
-            table = replace(table, owners=owners, owner_names=names, facts={**table.facts, CLIENTS_BY: PER_FILE})
-        return add_text_features(table, read.roles, wording)
+        table = make_table(read.frame, str(where), read.options, read.rows)
+        if not options.by_file:
+            return table
+        owners, names = encode_names(np.repeat(found.clients, read.sizes))
+        return replace(table, owners=owners, owner_names=names, facts={**table.facts, CLIENTS_BY: PER_FILE})
 
-    said: dict[str, Any] = {} if task == "auto" else {"task": task}
-    said |= {"clients": found.clients} if roles.by_file else {}
-    said |= {name: value for name, value in (asdict(stated) | asdict(dialect)).items() if value not in ((), ".")}
-    named = {role: name for role, name in asdict(roles).items() if role != "site" or name is not None}
-    return load_user_files(kind, where, found.files, read, **named, **wording.settings(), wishes=wishes.told(), **said)
+    known: dict[str, Any] = {"label": options.label or (), "client": options.client, "text": options.text, "split": options.split}
+    known |= {} if options.site is None else {"site": options.site}
+    known |= {} if options.task == "auto" else {"task": options.task}
+    known |= {"clients": found.clients} if options.by_file else {}
+    stated = {"columns": to_words(options.columns), "classes": to_words(options.classes)}
+    known |= {name: value for name, value in (stated | asdict(dialect)).items() if value not in ((), ".")}
+    return load_user_files(kind, where, found.files, read, **known, **options.wording.settings(), wishes=options.preparation.to_dict())
 
 
 class _ReadTable(NamedTuple):
-    """Files as one frame, the line of each row, the rows of each file, and the roles with a label that was guessed."""
+    """Files as one frame, the line of each row, the rows of each file, and the options with a label that was guessed."""
 
     frame: "pd.DataFrame"
     rows: FileRows
     sizes: list[int]
-    roles: ColumnRoles
+    options: TableOptions
 
 
-def _read_files(
-    kind: str, found: TableFiles, roles: ColumnRoles, wishes: PrepOptions, stated: StatedSchema, dialect: Dialect
-) -> _ReadTable:
+def _read_files(kind: str, found: TableFiles, options: TableOptions, dialect: Dialect) -> _ReadTable:
     """Read the files of a table, whose columns may come in any order.
 
     Lines that are longer than the head are refused: pandas would take their first cells for an index, or drop the last. So are two columns
@@ -233,13 +208,14 @@ def _read_files(
             heads = [[str(name) for name in frame] for frame in frames]
         for file, head in zip(found.files, heads, strict=True):
             check_columns(head, str(file))
-        if not roles.label and heads[0]:
-            roles = replace(roles, label=guess_label(heads[0], str(found.files[0]), kind))
+        if not options.label and heads[0]:
+            options = replace(options, label=guess_label(heads[0], str(found.files[0]), kind))
         if len(heads) > 1:
-            needed = [*roles.columns, *(c.name for c in StatedColumn.listed(stated.columns, heads[0], str(found.files[0])))]
-            check_same_columns(found.files, heads, needed if stated.columns else None, wishes.drop)
+            stated = options.state_columns(heads[0], str(found.files[0]))
+            needed = [*options.role_columns, *(column.name for column in stated)] if stated else None
+            check_same_columns(found.files, heads, needed, to_words(options.drop))
         if kind == "csv":
-            frames = [text.frame(roles.columns) for text in texts]
+            frames = [text.frame(options.role_columns) for text in texts]
             lines = [text.rows(len(frame)) for text, frame in zip(texts, frames, strict=True)]
         else:
             lines = [FileRows(((0, file.name, 1),)) for file in found.files]
@@ -248,7 +224,7 @@ def _read_files(
     runs = tuple((begin + first, file, line) for begin, each in zip(begins, lines, strict=False) for first, file, line in each.runs)
     first = frames[0]
     whole = first if len(frames) == 1 else pd.concat([frame.reindex(columns=first.columns) for frame in frames], ignore_index=True)
-    return _ReadTable(whole, FileRows(runs), sizes, roles)
+    return _ReadTable(whole, FileRows(runs), sizes, options)
 
 
 def mark_missing(frame: "pd.DataFrame", marks: Sequence[str]) -> "pd.DataFrame":
@@ -273,68 +249,52 @@ def mark_missing(frame: "pd.DataFrame", marks: Sequence[str]) -> "pd.DataFrame":
     return frame.assign(**{str(name): column for name, column in made.items()})
 
 
-def add_text_features(table: Table, roles: ColumnRoles, wording: TextFeatures) -> Table:
-    """A table of texts with features in their place; others as they are."""
-    if roles.text is None:
-        return table
-    made = TextColumn(roles.text, wording).table(table)
-    schema = make_text_schema(roles.text, made.facts[TEXT_COLUMN], roles.labels, table.classes, table.task)
-    return replace(made, facts={**made.facts, SCHEMA: schema.told()})
-
-
-def make_table(
-    frame: "pd.DataFrame",
-    where: str,
-    roles: ColumnRoles,
-    wishes: PrepOptions | None = None,
-    task: str = "auto",
-    stated: StatedSchema | None = None,
-    rows: FileRows | None = None,
-    missing: Sequence[str] = (),
-) -> Table:
+def make_table(frame: "pd.DataFrame", where: str, options: TableOptions, rows: FileRows | None = None) -> Table:
     """A data frame's columns in their roles; `rows` are the lines of its files."""
-    wishes, stated = wishes or PrepOptions(), stated or StatedSchema()
+    wishes, classes = options.preparation, to_words(options.classes)
     check_columns([str(column) for column in frame.columns], where)
     if not len(frame):
         raise UserError(f"{where} holds no samples.")
-    for role, column in [*roles.pairs, *(("dropped", name) for name in wishes.drop)]:
+    for role, column in [*options.roles, *(("dropped", name) for name in wishes.drop)]:
         if column not in frame:
             raise UserError(f"{where} has no {role} column {column!r}: {suggest_names(column, map(str, frame.columns))}")
-    for role, column in roles.pairs:
+    for role, column in options.roles:
         if (lacking := (frame[column].isna() | (frame[column].astype(object) == "")).to_numpy()).any():
             raise UserError(f"{where}: {locate_row(int(lacking.argmax()), rows)} has no value in the {role} column {column!r}.")
-    labels = encode_label_columns([frame[name].tolist() for name in roles.labels], roles.labels, task, where, stated.classes, rows)
-    named = roles.client is not None and not roles.by_file
-    owners, names = encode_names([str(value).strip() for value in frame[roles.client]]) if named else (None, ())
+    labels = encode_label_columns([frame[name].tolist() for name in options.labels], options.labels, options.task, where, classes, rows)
+    named = options.client is not None and not options.by_file
+    owners, names = encode_names([str(value).strip() for value in frame[options.client]]) if named else (None, ())
     table = Table(
         y=labels.y,
         classes=labels.classes,
         task=labels.task,
-        texts=[str(value) for value in frame[roles.text]] if roles.text is not None else None,
-        part=parse_split(frame[roles.split].tolist(), where) if roles.split is not None else None,
+        texts=[str(value) for value in frame[options.text]] if options.text is not None else None,
+        part=parse_split(frame[options.split].tolist(), where) if options.split is not None else None,
         owners=owners,
         owner_names=names,
-        stated=bool(stated.classes),
-        facts=({} if rows is None else {ROWS: rows.told()})
-        | ({} if roles.site is None else {SITES: _collect_client_sites(frame, roles, where)}),
+        stated=bool(classes),
+        facts=({} if rows is None else {ROWS: rows.to_list()})
+        | ({} if options.site is None else {SITES: _collect_client_sites(frame, options, where)}),
     )
-    if roles.text is not None:
-        return table
-    rest = frame.drop(columns=list(dict.fromkeys([*roles.columns, *wishes.drop])))
-    said = StatedColumn.listed(stated.columns, [str(name) for name in rest], where)
-    if said:
-        rest = rest[[column.name for column in said]]
-        wishes = replace(wishes, categories="onehot") if any(column.kind == "category" for column in said) else wishes
+    if options.text is not None:
+        made = TextColumn(options.text, options.wording).table(table)
+        schema = make_text_schema(options.text, made.facts[TEXT_COLUMN], options.labels, table.classes, table.task)
+        return replace(made, facts={**made.facts, SCHEMA: schema.to_dict()})
+    rest = frame.drop(columns=list(dict.fromkeys([*options.role_columns, *wishes.drop])))
+    stated = options.state_columns([str(name) for name in rest], where)
+    if stated:
+        rest = rest[[column.name for column in stated]]
+        wishes = replace(wishes, categories="onehot") if any(column.kind == "category" for column in stated) else wishes
     if not len(rest.columns):
-        raise UserError(f"{where} has no column left to learn from beside {', '.join(roles.columns)}.")
-    columns = Columns.of(rest, where, onehot=wishes.categories == "onehot", stated=said, rows=rows)
-    schema = Schema.from_table(columns, roles.labels, labels.classes, labels.task, wishes, missing)
-    facts: dict[str, Any] = {**table.facts, "features": list(columns.features), SCHEMA: schema.told()}
+        raise UserError(f"{where} has no column left to learn from beside {', '.join(options.role_columns)}.")
+    columns = Columns.of(rest, where, onehot=wishes.categories == "onehot", stated=stated, rows=rows)
+    schema = Schema.from_table(columns, options.labels, labels.classes, labels.task, wishes, to_words(options.missing))
+    facts: dict[str, Any] = {**table.facts, "features": list(columns.features), SCHEMA: schema.to_dict()}
     encoded = columns.encode(rest, where, rows)
     if wishes.impute == "none" and np.isnan(encoded).any():
         row, place = np.argwhere(np.isnan(encoded))[0]
         raise UserError(
-            f"{where}: {locate_row(int(row), rows)} has no number in column {columns.features[place]!r}: fill it in or drop it, or say "
+            f"{where}: {locate_row(int(row), rows)} has no number in column {columns.features[place]!r}: fill it in or drop it, or set "
             "impute=mean or impute=median."
         )
     if not wishes.any:
@@ -342,11 +302,11 @@ def make_table(
     return replace(table, values=encoded, facts={**facts, **describe_pending(columns, wishes)})
 
 
-def _collect_client_sites(frame: "pd.DataFrame", roles: ColumnRoles, where: str) -> dict[str, str]:
+def _collect_client_sites(frame: "pd.DataFrame", options: TableOptions, where: str) -> dict[str, str]:
     """By client, its site."""
-    if roles.client is None:
-        raise UserError(f"{where}: site={roles.site!r} says where clients are: name the client column, too.")
-    clients, sites = ([str(value).strip() for value in frame[name]] for name in (roles.client, roles.site))
+    if options.client is None:
+        raise UserError(f"{where}: site={options.site!r} names the site of each client: name the client column, too.")
+    clients, sites = ([str(value).strip() for value in frame[name]] for name in (options.client, options.site))
     found: dict[str, str] = {}
     for client, site in zip(clients, sites, strict=True):
         if found.setdefault(client, site) != site:

@@ -4,7 +4,7 @@ Data set objects are recognised by their methods, so neither torch nor `datasets
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,28 +12,21 @@ import numpy as np
 
 from coterie._util.errors import UserError, check_names, suggest_names
 from coterie.core.arrays import Array
-from coterie.core.layout import Inputs, has_several_inputs
+from coterie.core.layout import Inputs
 from coterie.data.client_scenarios import move_unseen_last
 from coterie.data.federation import INPUTS, Federation, Samples
 from coterie.data.labels import encode_memory_labels
 from coterie.data.partitions import natural
-from coterie.data.prepare import PrepOptions
-from coterie.data.readers.frames import ColumnRoles, StatedSchema, add_text_features, make_table, mark_missing
+from coterie.data.readers.frames import TableOptions, make_table, mark_missing
 from coterie.data.readers.table_files import to_words
-from coterie.data.readers.user_files import USER_PROVENANCE, parse_split
-from coterie.data.table import PARTS, Table, check_table, encode_names, samples_from_table
-from coterie.data.text import TextFeatures
+from coterie.data.readers.user_files import USER_PROVENANCE
+from coterie.data.table import PARTS, Table, check_table, encode_names, has_several_inputs, pack_samples, parse_split, samples_from_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
 LABEL = "label"
-
-
 Columns = str | Sequence[str]  # of which an input is made
-
-
 Wanted = Columns | Mapping[str, Columns] | None
 
 
@@ -73,16 +66,10 @@ def _read_pairs(dataset: Any, where: str) -> ObjectRows:
     first = pairs[0][0] if pairs else None
     if isinstance(first, (tuple, Mapping)):
         keys = list(first) if isinstance(first, Mapping) else list(range(len(first)))
-        stacked = {key: np.stack([np.asarray(features[key]) for features, _ in pairs]) for key in keys}
-        return _read_several_inputs(stacked if isinstance(first, Mapping) else tuple(stacked.values()), y, named, where)
+        stacked: dict[Any, Array] = {key: np.stack([np.asarray(features[key]) for features, _ in pairs]) for key in keys}
+        x, inputs = pack_samples(stacked if isinstance(first, Mapping) else tuple(stacked.values()), where)
+        return ObjectRows(x, y, named, inputs)
     return ObjectRows(np.stack([np.asarray(features) for features, _ in pairs]) if pairs else np.zeros((0, 1)), y, named)
-
-
-def _read_several_inputs(
-    given: tuple[Array, ...] | Mapping[Any, Array], y: Array, classes: tuple[str, ...] | None, where: str
-) -> ObjectRows:
-    inputs = Inputs.of(given, where)
-    return ObjectRows(inputs.pack(given, where), y, classes, inputs)
 
 
 def _read_columns(dataset: Any, where: str, label: str, inputs: Wanted) -> ObjectRows:
@@ -95,7 +82,8 @@ def _read_columns(dataset: Any, where: str, label: str, inputs: Wanted) -> Objec
     made = {key: _stack_columns(dataset, chosen) for key, chosen in blocks.items()}
     known = getattr(getattr(dataset, "features", {}).get(label), "names", None)
     y, classes = np.asarray(list(dataset[label])), tuple(map(str, known)) if known is not None else None
-    return _read_several_inputs(made, y, classes, where) if isinstance(wanted, Mapping) else ObjectRows(made[""], y, classes)
+    x, layout = pack_samples(made, where) if isinstance(wanted, Mapping) else (made[""], None)
+    return ObjectRows(x, y, classes, layout)
 
 
 def _list_columns(columns: Columns) -> list[str]:
@@ -115,43 +103,24 @@ def federation_from_frame(
     *,
     label: Sequence[str] | str,
     client: str,
-    text: str | None = None,
-    split: str | None = None,
     name: str = "frame",
-    scale: str = "none",
-    impute: str = "none",
-    categories: str = "none",
-    drop: Sequence[str] | str = (),
-    statistics: str = "federated",
-    features: str = "bag",
-    width: int = 1024,
-    vocabulary: int = 4096,
-    length: int = 32,
-    tokenizer: str | None = None,
-    task: str = "auto",
-    columns: Mapping[str, Any] | Sequence[str] | str = (),
-    classes: Sequence[str] | str = (),
-    missing: Sequence[Any] | str | float = (),
     groups: str | Mapping[str, Any] | None = None,
-    site: str | None = None,
-    **parts: Any,
+    **settings: Any,
 ) -> Federation:
-    """The clients of a data frame; its settings are those of the spec ``csv(...)``.
+    """The clients of a data frame; settings are those of the spec ``csv(...)`` and of the partition ``natural``.
 
     `groups` are the clients' known groups, for the control with the true groups: a column, which is not learned from, or a dictionary.
     """
+    where = f"The frame {name!r}"
     if isinstance(groups, str):
-        column, groups = groups, _read_group_column(frame, client, groups, f"The frame {name!r}")
+        column, groups = groups, _read_group_column(frame, client, groups, where)
         frame = frame.drop(columns=[column])
-    wishes = PrepOptions(scale=scale, impute=impute, categories=categories, drop=to_words(drop), statistics=statistics)
-    wording = TextFeatures(features, width, vocabulary, length, tokenizer=tokenizer)
-    wishes.check(f"The frame {name!r}")
-    wording.check(f"The frame {name!r}")
-    roles = ColumnRoles(label if isinstance(label, str) else tuple(label), client, text, split, site)
-    marks = to_words(missing)
-    whole = mark_missing(frame.reset_index(drop=True), marks)
-    table = make_table(whole, f"The frame {name!r}", roles, wishes, task, StatedSchema.of(columns, classes), missing=marks)
-    return _federation_from_table(add_text_features(table, roles, wording), name, "a data frame", {**parts, "groups": groups})
+    known = {each.name for each in fields(TableOptions)} - {"sep", "encoding", "decimal"}
+    own, parts = ({key: value for key, value in settings.items() if (key in known) is chosen} for chosen in (True, False))
+    options = TableOptions(label=label if isinstance(label, str) else tuple(label), client=client, **own)
+    options.check(where)
+    whole = mark_missing(frame.reset_index(drop=True), to_words(options.missing))
+    return _federation_from_table(make_table(whole, where, options), name, "a data frame", {**parts, "groups": groups})
 
 
 def federation_from_arrays(
@@ -165,16 +134,17 @@ def federation_from_arrays(
     task: str = "auto",
     **parts: Any,
 ) -> Federation:
-    """The clients of arrays: samples, their class numbers or names, targets, or rows of 0 and 1, and whose each is."""
+    """The clients of arrays: samples, their class numbers or names, targets, or rows of 0 and 1, and the client of each."""
     where, y = f"The arrays {name!r}", np.asarray(y)
-    x, told = _pack_rows(x, where)
+    x, inputs = pack_samples(x, where) if has_several_inputs(x) else (np.asarray(x), None)
     if x.ndim < 2 or x.dtype.kind not in "fiu" or y.ndim not in (1, 2) or not len(x) == len(y) == len(client):
         raise UserError(
             f"{where}: x should be numbers, a row a sample, with a label and a client for each; not {x.shape}, {y.shape}, {len(client)}."
         )
     labels = encode_memory_labels(y, classes, task, where)
     owners, names = encode_names([str(each) for each in client])
-    table = Table(labels.y, labels.classes, _to_floats(x), owners=owners, owner_names=names, task=labels.task, facts=told)
+    table = Table(labels.y, labels.classes, _to_floats(x), owners=owners, owner_names=names, task=labels.task)
+    table = table if inputs is None else replace(table, facts={INPUTS: inputs.to_dict()})
     table = table if split is None else replace(table, part=parse_split(list(split), where))
     return _federation_from_table(table, name, "arrays in memory", parts)
 
@@ -190,7 +160,7 @@ def federation_from_datasets(
 ) -> Federation:
     """A client for each data set of torch (pairs of features and a label) or Hugging Face (columns, of which `label` is one).
 
-    A site may hold ``{"train": ..., "test": ...}``, which then is its split. `inputs` are the columns to learn from, all unless given;
+    A site may hold ``{"train": ..., "test": ...}``, which then is its split. `inputs` are the columns to learn from (default: all);
     a dictionary makes several inputs of them. Samples of torch may be tuples or dictionaries of inputs.
     """
     where = f"The data sets {name!r}"
@@ -200,22 +170,22 @@ def federation_from_datasets(
     for site, held in datasets.items():
         for part, each in held.items() if isinstance(held, Mapping) else [("", held)]:
             pieces.append((str(site), str(part), read_dataset(each, f"{where}, {site}", label, inputs)))
-    said = {part for _, part, _ in pieces}
-    if said != {""} and not said <= set(PARTS):
+    stated = {part for _, part, _ in pieces}
+    if stated != {""} and not stated <= set(PARTS):
         raise UserError(
-            f"{where}: a site's parts should be called {', '.join(PARTS)}, at every site or at none; not {', '.join(sorted(said))}."
+            f"{where}: a site's parts should be called {', '.join(PARTS)}, at every site or at none; not {', '.join(sorted(stated))}."
         )
     shapes = {rows.x.shape[1:] if rows.inputs is None else rows.inputs for _, _, rows in pieces}
     if len(shapes) > 1:
         raise UserError(f"{where}: sites have samples of different shapes, {' and '.join(map(str, sorted(shapes, key=str)))}.")
     (shape,) = shapes
-    told = {INPUTS: shape.told()} if isinstance(shape, Inputs) else {}
+    stored = {INPUTS: shape.to_dict()} if isinstance(shape, Inputs) else {}
     words = next((rows.classes for _, _, rows in pieces if rows.classes is not None), None)
     labels = encode_memory_labels(np.concatenate([rows.y for _, _, rows in pieces]), words, task, where)
     owners, names = encode_names(np.repeat([site for site, _, _ in pieces], [len(rows.y) for _, _, rows in pieces]))
-    split = None if said == {""} else np.repeat([PARTS[part] for _, part, _ in pieces], [len(rows.y) for _, _, rows in pieces])
+    split = None if stated == {""} else np.repeat([PARTS[part] for _, part, _ in pieces], [len(rows.y) for _, _, rows in pieces])
     x = _to_floats(np.concatenate([rows.x for _, _, rows in pieces]))
-    table = Table(labels.y, labels.classes, x, part=split, owners=owners, owner_names=names, task=labels.task, facts=told)
+    table = Table(labels.y, labels.classes, x, part=split, owners=owners, owner_names=names, task=labels.task, facts=stored)
     return _federation_from_table(table, name, "data sets in memory", parts)
 
 
@@ -258,14 +228,6 @@ def _read_group_column(frame: "pd.DataFrame", client: str, column: str, where: s
     if twice := pairs[client][pairs[client].duplicated()].tolist():
         raise UserError(f"{where}: client {twice[0]!r} has several values in the column of groups {column!r}: a client is in one group.")
     return dict(zip(pairs[client], pairs[column], strict=True))
-
-
-def _pack_rows(x: Any, where: str) -> tuple[Array, dict[str, Any]]:
-    """Samples in one array, and what provenance should tell of those that have several inputs."""
-    if not has_several_inputs(x):
-        return np.asarray(x), {}
-    inputs = Inputs.of(x, where)
-    return inputs.pack(x, where), {INPUTS: inputs.told()}
 
 
 def _to_floats(x: Array) -> Array:

@@ -59,14 +59,12 @@ class FileRows:
         places = [self.locate(int(samples[start])) for start in starts]
         return FileRows(tuple((int(start), str(place.file), place.row) for start, place in zip(starts, places, strict=True)))
 
-    def told(self) -> list[list[Any]]:
-        """As plain values."""
+    def to_list(self) -> list[list[Any]]:
         return [list(run) for run in self.runs]
 
     @classmethod
-    def read(cls, told: Iterable[Sequence[Any]]) -> "FileRows":
-        """From what `told` gave."""
-        return cls(tuple((int(sample), str(file), int(line)) for sample, file, line in told))
+    def from_list(cls, stored: Iterable[Sequence[Any]]) -> "FileRows":
+        return cls(tuple((int(sample), str(file), int(line)) for sample, file, line in stored))
 
 
 def locate_row(row: int, rows: FileRows | None) -> Row:
@@ -76,8 +74,8 @@ def locate_row(row: int, rows: FileRows | None) -> Row:
 
 def get_file_rows(provenance: Mapping[str, Any]) -> FileRows | None:
     """The lines of samples, where they came from files."""
-    told = provenance.get(ROWS)
-    return None if told is None else FileRows.read(told)
+    stored = provenance.get(ROWS)
+    return None if stored is None else FileRows.from_list(stored)
 
 
 @dataclass(frozen=True)
@@ -153,7 +151,7 @@ def guess_label(columns: Sequence[str], where: str, kind: str) -> str:
     if len(found) != 1:
         more = " ..." if len(columns) > 12 else ""
         raise UserError(
-            f"{where}: say which column is the label, as in {kind}('{where}',label='{columns[-1]}'); the columns are "
+            f"{where}: name the label column, as in {kind}('{where}',label='{columns[-1]}'); the columns are "
             f"{', '.join(columns[:12])}{more}."
         )
     return found[0]

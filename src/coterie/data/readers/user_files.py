@@ -11,16 +11,24 @@ from typing import Any, Protocol
 import numpy as np
 
 from coterie._util.errors import UserError
-from coterie.core.arrays import Array, Ints
-from coterie.core.layout import Inputs
+from coterie.core.arrays import Array
 from coterie.data.dataset import open_decoded
 from coterie.data.federation import INPUTS, Samples
 from coterie.data.readers.files import find_path, read_npz
 from coterie.data.readers.hub import Hub
 from coterie.data.readers.images import SUFFIXES, decode_image, stack_images
 from coterie.data.readers.leaf import find_leaf_files, read_leaf
-from coterie.data.sources.mnist import mark_pixels
-from coterie.data.table import PARTS, Table, check_mapped_table, check_table, encode_names, make_class_names, samples_from_table
+from coterie.data.store import mark_pixels
+from coterie.data.table import (
+    Table,
+    check_mapped_table,
+    check_table,
+    encode_names,
+    make_class_names,
+    pack_samples,
+    parse_split,
+    samples_from_table,
+)
 from coterie.data.text import Features, TextFeatures
 
 VERSION = 3
@@ -90,11 +98,15 @@ def npz(path: str, inputs: Sequence[str] | str = (), *, _data_dir: Path | None =
             )
         check_mapped_table(table, str(where))
         return samples_from_table("npz", table, {"source": where.name, **USER_PROVENANCE})
-    if names:
-        return load_user_files(
-            "npz", where, [where], lambda: _read_several_inputs(read_npz(where, (*names, "y")), names, str(where)), inputs=names
-        )
-    return load_user_files("npz", where, [where], lambda: _table_from_arrays(read_npz(where, ("x", "y")), str(where)))
+
+    def read() -> Table:
+        arrays = read_npz(where, (*(names or ("x",)), "y"))
+        if not names:
+            return _table_from_arrays(arrays, str(where))
+        x, layout = pack_samples({name: arrays[name] for name in names}, str(where))
+        return replace(_table_from_arrays({**arrays, "x": x}, str(where)), facts={INPUTS: layout.to_dict()})
+
+    return load_user_files("npz", where, [where], read, **({"inputs": names} if names else {}))
 
 
 def hub(
@@ -112,9 +124,9 @@ def hub(
     *,
     _data_dir: Path | None = None,
 ) -> Samples:
-    """Any set of the Hugging Face hub: say which columns hold the image or text, the label and the client; needs the extra hub."""
+    """Any set of the Hugging Face hub: name the columns of the image or text, the label and the client; needs the extra hub."""
     if (image is None) == (text is None):
-        raise UserError("Data set 'hub': say which column to learn from: image=COLUMN or text=COLUMN, one of them.")
+        raise UserError("Data set 'hub': name the column to learn from: image=COLUMN or text=COLUMN, one of them.")
     splits = {"train": train, **({"test": test} if test else {})}
     source = Hub(repo=name, label=label, image=image, text=text, client=client, config=config, splits=splits, side=side, grey=grey)
     columns = {"label": label, "image": image, "text": text, "client": client, "config": config, "splits": splits}
@@ -135,7 +147,7 @@ class Indexed(Protocol):
 
 
 def from_torch(dataset: Indexed, clients: Sequence[str], name: str = "torch", classes: Sequence[str] | None = None) -> Samples:
-    """Samples of a torch Dataset of (features, class number), and the id of the client who holds each: ``natural(from_torch(...))``."""
+    """Samples of a torch Dataset of (features, class number), and the id of the client that holds each: ``natural(from_torch(...))``."""
     pairs = [dataset[i] for i in range(len(dataset))]
     x = np.stack([np.asarray(features) for features, _ in pairs])
     y = np.array([int(label) for _, label in pairs], dtype=np.int64)
@@ -161,13 +173,6 @@ def load_user_files(kind: str, where: Path, files: Sequence[Path], read: Callabl
     )
 
 
-def _read_several_inputs(arrays: Mapping[str, Array], names: Sequence[str], where: str) -> Table:
-    """The same of samples that have several inputs, which lie in one row."""
-    given = {name: arrays[name] for name in names}
-    inputs = Inputs.of(given, where)
-    return replace(_table_from_arrays({**arrays, "x": inputs.pack(given, where)}, where), facts={INPUTS: inputs.told()})
-
-
 def _table_from_arrays(arrays: Mapping[str, Array], where: str) -> Table:
     x, y = arrays["x"], arrays["y"]
     if y.ndim != 1 or y.dtype.kind not in "iu" or x.ndim < 2 or x.dtype.kind not in "fiu":
@@ -186,13 +191,6 @@ def _table_from_arrays(arrays: Mapping[str, Array], where: str) -> Table:
         owners=owners,
         owner_names=names,
     )
-
-
-def parse_split(words: Sequence[Any], where: str) -> Ints:
-    """A column of the words train, validation and test as parts."""
-    if unknown := [word for word in words if str(word) not in PARTS]:
-        raise UserError(f"{where}: {str(unknown[0])!r} is no part: the split should say {', '.join(PARTS)}.")
-    return np.array([PARTS[str(word)] for word in words], dtype=np.int64)
 
 
 def _map_arrays(path: Path, needed: bool) -> Array | None:

@@ -17,8 +17,7 @@ from coterie.data.federation import INPUTS, Samples
 from coterie.data.partitions import check_count
 from coterie.data.readers.files import read_bytes, read_text
 from coterie.data.readers.images import decode_image, read_tar_images, resize_images, stack_images
-from coterie.data.sources.mnist import mark_pixels
-from coterie.data.store import WHITE
+from coterie.data.store import WHITE, mark_pixels
 from coterie.data.table import PARTS, Table, encode_names
 from coterie.data.text import count_words
 from coterie.data.tokens import hash_tokenizer, tokenise_texts
@@ -107,8 +106,8 @@ def crisismmd(
 ) -> Samples:
     """8,003 image-tweet pairs of seven disasters, five humanitarian classes; needs files.
 
-    With both, a sample is its hashed words and then its pixels in one row; provenance says where each begins. A tokenizer (a folder, or a
-    name on the hub) makes tokens of the words.
+    With both, a sample is its hashed words and then its pixels in one row; provenance records where each begins. A tokenizer (a folder, or
+    a name on the hub) makes tokens of the words.
     """
     for name, count in (("side", side), ("width", width), ("length", length)):
         check_count("Data set 'crisismmd'", name, count)
@@ -126,7 +125,7 @@ def crisismmd(
         wide = words.shape[1]
         columns = {"text": [0, wide], "image": [wide, wide + images[0].size], "image_shape": list(images.shape[1:])}
         inputs = Inputs((words.shape[1:], images.shape[1:]), (tokenizer is not None, False), ("text", "image"))
-        return replace(table, values=rows, texts=None, facts={**table.facts, "columns": columns, INPUTS: inputs.told()})
+        return replace(table, values=rows, texts=None, facts={**table.facts, "columns": columns, INPUTS: inputs.to_dict()})
 
-    told = {} if tokenizer is None else {"tokenizer": hash_tokenizer(tokenizer), "length": length}
-    return CRISISMMD.samples(made, _data_dir, features=features, side=side, width=width, **told)
+    stored = {} if tokenizer is None else {"tokenizer": hash_tokenizer(tokenizer), "length": length}
+    return CRISISMMD.samples(made, _data_dir, features=features, side=side, width=width, **stored)

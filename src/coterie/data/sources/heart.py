@@ -34,7 +34,7 @@ def heart(test: float = 0.2, validation: float = 0.0, *, _data_seed: int = 0) ->
     recorded as 0 throughout Switzerland).
 
     Switzerland has one patient without disease. The last training sample of a class is never given away, so this patient always
-    trains, and Switzerland's test part holds patients with disease only: a model that always says "present" is perfect there.
+    trains, and Switzerland's test part holds patients with disease only: a model that always predicts "present" is perfect there.
     """
     check_fractions("Data set 'heart'", test, validation)
     xs, ys, parts = [], [], []
@@ -63,7 +63,7 @@ def heart(test: float = 0.2, validation: float = 0.0, *, _data_seed: int = 0) ->
             "licence": "CC BY 4.0",
             "citation": "Janosi, A., Steinbrunn, W., Pfisterer, M., Detrano, R. (1989). Heart Disease. UCI. doi:10.24432/C52P4X",
             "features": FEATURES,
-            "scaling": {name: scaling.told() for name, scaling in scalings.items()},
+            "scaling": {name: scaling.to_dict() for name, scaling in scalings.items()},
             "partition": "by hospital; split at random within each class; Switzerland's one patient without disease always trains",
             "left_over": 0,
             SITES: {name: name for name, _, _ in HOSPITALS},

@@ -26,7 +26,7 @@ from coterie.data.prepare import Preparation
 from coterie.data.schema import Schema
 from coterie.data.text import TextColumn
 from coterie.data.tokens import TextBlocker
-from coterie.engines.evaluation.tallies import THRESHOLD
+from coterie.engines.evaluation.evaluate import THRESHOLD
 from coterie.engines.loss import compute_scores
 from coterie.engines.workspace import get_chunk_size
 from coterie.methods.combiners import AccuracyGate, ByRow, Online, OwnExpert

@@ -21,6 +21,7 @@ from coterie._util.errors import UserError, find_duplicate
 from coterie._util.files import sync_to_disk, write_atomic
 from coterie._util.formatting import format_bytes
 from coterie._util.json_io import format_json
+from coterie._util.locks import lock_file
 from coterie.core import states
 from coterie.core.arrays import Array
 from coterie.core.layout import MAX_AXES, MAX_AXIS_SIZE, Inputs
@@ -39,20 +40,10 @@ from coterie.deploy.messages import COMBINERS, Delivery, MessageError, get_combi
 from coterie.engines.world import World
 
 FORMAT = 1
-
-
 HEAD_FILE = "bundle.json"
-
-
 MOST_HEAD = 1 << 26  # bytes
-
-
 MOST_SPEC = 1 << 14  # letters of a model's spec
-
-
 _Texts = Annotated[list[str], Field(min_length=1)]
-
-
 _Size = Annotated[int, Field(gt=0, le=MAX_AXIS_SIZE)]
 
 
@@ -157,11 +148,7 @@ def get_first_line(error: BaseException) -> str:
 
 
 MODELS_FILE = "models.safetensors"
-
-
 MOST_LISTED = 1 << 22  # bytes of the file's list of arrays: about 40,000 of them
-
-
 COMBINER_PREFIX = "combiner."  # before the names of a combiner's arrays
 
 
@@ -189,19 +176,19 @@ def write_bundle(bundle: Bundle, folder: Path) -> None:
         "clients": [{"id": name, "row": row} for name, row in bundle.clients.items()],
         "combiner": tree,
         "features": bundle.features,
-        "scaling": {name: scaling.told() for name, scaling in bundle.scaling.items()},
+        "scaling": {name: scaling.to_dict() for name, scaling in bundle.scaling.items()},
         "sha256": hashlib.sha256(data).hexdigest(),
     }
     if bundle.preparation is not None:  # others are as they have always been
-        head["preparation"] = bundle.preparation.told()
+        head["preparation"] = bundle.preparation.to_dict()
     if bundle.worded is not None:
-        head["worded"] = bundle.worded.told()
+        head["worded"] = bundle.worded.to_dict()
     if bundle.blocked is not None:
-        head["blocked"] = bundle.blocked.told()
+        head["blocked"] = bundle.blocked.to_dict()
     if bundle.several is not None:
-        head["inputs"] = bundle.several.told()
+        head["inputs"] = bundle.several.to_dict()
     if bundle.schema is not None:
-        head["schema"] = bundle.schema.told()
+        head["schema"] = bundle.schema.to_dict()
     if not bundle.task.counts_classes:
         head["task"] = asdict(bundle.task)
     try:
@@ -242,13 +229,13 @@ def read_bundle(folder: Path | str, model: str | None = None, *, trust: bool = F
             combiner=None if head.combiner is None else states.from_tree(own, head.combiner, COMBINERS),
             tokens=head.tokens,
             features=None if head.features is None else tuple(head.features),
-            scaling={name: Scaling.read(vars(scale)) for name, scale in head.scaling.items()},
-            preparation=None if head.preparation is None else Preparation.read(head.preparation),
-            worded=None if head.worded is None else TextColumn.read(head.worded),
-            blocked=None if head.blocked is None else TextBlocker.read(head.blocked),
-            several=None if head.inputs is None else Inputs.read(head.inputs),
+            scaling={name: Scaling.from_dict(vars(scale)) for name, scale in head.scaling.items()},
+            preparation=None if head.preparation is None else Preparation.from_dict(head.preparation),
+            worded=None if head.worded is None else TextColumn.from_dict(head.worded),
+            blocked=None if head.blocked is None else TextBlocker.from_dict(head.blocked),
+            several=None if head.inputs is None else Inputs.from_dict(head.inputs),
             task=CLASSIFICATION if head.task is None else Task(**head.task.model_dump()),
-            schema=None if head.schema_ is None else Schema.read(head.schema_),
+            schema=None if head.schema_ is None else Schema.from_dict(head.schema_),
         )
         wrong = find_contradiction(bundle)
     except states.UnknownKindError as error:
@@ -302,7 +289,7 @@ def write_delivery(delivery: Delivery, world: World, folder: Path) -> Path:
         combiner=serving.combiner if (serving.rows == COMBINED).any() else None,
         tokens=federation.x.dtype.kind != "f",
         features=get_feature_names(federation),
-        scaling={name: Scaling.read(scaling[name]) for name in delivery.ids if name in scaling},
+        scaling={name: Scaling.from_dict(scaling[name]) for name in delivery.ids if name in scaling},
         preparation=None if preparation is None else preparation.of(delivery.ids),
         worded=get_text_column(federation.provenance),
         several=federation.inputs,
@@ -311,18 +298,19 @@ def write_delivery(delivery: Delivery, world: World, folder: Path) -> Path:
     )
     out = folder / delivery.run / make_folder_name(delivery.method)
     out.parent.mkdir(parents=True, exist_ok=True)
-    for left in (*out.parent.glob(f"{DRAFT}*"), *out.parent.glob(f"{OLD}*")):  # of a process that was killed
-        shutil.rmtree(left, ignore_errors=True)
-    draft = Path(mkdtemp(prefix=DRAFT, dir=out.parent))
-    try:
-        if wrong := find_contradiction(bundle):  # what could not be used must not take the place of what can
-            raise UserError(wrong)
-        write_bundle(bundle, draft)
-        _replace_folder(draft, out)
-    except UserError as error:
-        raise MessageError(f"a delivery that makes no bundle ({error})") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+    with lock_file(out.parent):  # jobs of one site run in processes of their own
+        for left in (*out.parent.glob(f"{DRAFT}*"), *out.parent.glob(f"{OLD}*")):  # of a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        draft = Path(mkdtemp(prefix=DRAFT, dir=out.parent))
+        try:
+            if wrong := find_contradiction(bundle):  # what could not be used must not take the place of what can
+                raise UserError(wrong)
+            write_bundle(bundle, draft)
+            _replace_folder(draft, out)
+        except UserError as error:
+            raise MessageError(f"a delivery that makes no bundle ({error})") from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
     return out
 
 

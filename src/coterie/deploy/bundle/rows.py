@@ -12,7 +12,7 @@ import numpy as np
 
 from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Doubles
-from coterie.core.layout import Inputs, has_several_inputs
+from coterie.core.layout import Inputs
 from coterie.core.tasks import Task
 from coterie.data.columns import StatedColumn, make_missing_columns_error
 from coterie.data.federation import Federation
@@ -20,6 +20,7 @@ from coterie.data.labels import encode_array_labels, parse_number, split_labelle
 from coterie.data.readers.files import read_npz
 from coterie.data.readers.frames import check_columns
 from coterie.data.schema import SCHEMA, Schema
+from coterie.data.table import has_several_inputs, pack_inputs
 from coterie.deploy.bundle.bundle import Bundle
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def read_rows(path: Path, bundle: Bundle, label: str | None = None, client: str 
 def prepare_inputs(bundle: Bundle, rows: Any, client: str | None) -> Array:
     """Rows as the models take them: an array as it is, a table in the client's own units prepared as the training rows were."""
     if bundle.several is not None and has_several_inputs(rows):
-        return bundle.several.pack(rows, "The samples")
+        return pack_inputs(bundle.several, rows, "The samples")
     if isinstance(rows, np.ndarray) or not hasattr(rows, "columns"):
         return np.asarray(rows)
     check_words(rows, bundle.schema, "The table")
@@ -200,7 +201,7 @@ def list_input_names(inputs: Inputs) -> list[str]:
 def join_inputs(inputs: Inputs, arrays: Mapping[str, Array], where: str) -> Array:
     """The samples of a file that holds each input by itself."""
     names = list_input_names(inputs)
-    return inputs.pack({name: arrays[name] for name in names} if inputs.names else tuple(arrays[name] for name in names), where)
+    return pack_inputs(inputs, {name: arrays[name] for name in names} if inputs.names else tuple(arrays[name] for name in names), where)
 
 
 def _read_table(path: Path, bundle: Bundle, label: str | None, client: str | None) -> SiteRows:

@@ -19,7 +19,7 @@ from coterie._util.files import write_atomic
 from coterie._util.json_io import read_json_object
 from coterie._util.locks import lock_file
 from coterie.deploy.files import escape_text, get_kit_files, shorten_text
-from coterie.deploy.orders import LONGEST_NOTE, SHORT_HASH, OrderError, OrderTerms, hash_order
+from coterie.deploy.orders import ASKS, LONGEST_NOTE, SHORT_HASH, OrderError, OrderTerms, hash_order
 from coterie.deploy.site.audit import Audit
 from coterie.deploy.site.explain import describe_order
 from coterie.deploy.site.policy import ClipNoise, DpSgd, NoPrivacy, read_policy
@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
 
 ORDERS_FILE = "orders.json"
-
-
 MOST_PENDING = 50  # orders that wait at once: a server could send new ones without end
-
-
 State = Literal["pending", "approved", "refused"]
 
 
@@ -175,9 +171,6 @@ def _format_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-CHARGED = ("Train", "Gradient", "Losses", "Error", "Evaluate")  # under clip+noise every answer is a release
-
-
 def estimate_epsilon(
     terms: OrderTerms, privacy: NoPrivacy | ClipNoise | DpSgd, sizes: Mapping[str, int], spent: "Mapping[str, list[Charge]]"
 ) -> float | None:
@@ -205,7 +198,7 @@ def estimate_epsilon(
 
     def planned(samples: int) -> Charge:
         if isinstance(privacy, ClipNoise):
-            return Charge("clip+noise", privacy.multiplier, 1.0, passes * sum(kind in terms.asks for kind in CHARGED))
+            return Charge("clip+noise", privacy.multiplier, 1.0, passes * sum(kind in terms.asks for kind in ASKS))
         local = terms.local
         batch = min(local.get("batch_size") or samples, samples)
         steps = count_steps(samples, batch, local.get("epochs", 1), local.get("max_steps")) if "Train" in terms.asks else 0

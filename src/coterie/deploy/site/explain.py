@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from coterie.deploy.files import escape_text
-from coterie.deploy.orders import LONGEST_NOTE, OrderTerms
+from coterie.deploy.orders import ASKS, LONGEST_NOTE, OrderTerms
 from coterie.deploy.site.ledger import Charge, Ledger
-from coterie.deploy.site.policy import ASKS, OWN_MODELS, OWN_RULES, SKETCHED, AskName, ClipNoise, DpSgd, NoPrivacy, Policy
+from coterie.deploy.site.policy import OWN_MODELS, OWN_RULES, SKETCHED, AskName, ClipNoise, DpSgd, NoPrivacy, Policy
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def describe_disclosure(name: AskName, policy: Policy, numbers: str) -> Iterator
             yield "An honest-but-curious server may tell which model suits the client."
             if not noised:
                 yield f"A curious server that makes models up may ask {policy.models_per_run:,} yes-or-no questions a run about the data."
-        case "Error":
+        case "AskErrors":
             yield f"Leaves: how wrong every model sent is on the client's training part{how}{count}."
             yield "An honest-but-curious server learns as from Losses."
         case "Evaluate":
@@ -161,7 +161,6 @@ def describe_order(terms: OrderTerms, policy: "Policy", epsilon: float | None) -
         policy: The site's policy, which says what leaves.
         epsilon: As `estimate_epsilon` found it.
     """
-    from coterie.deploy.site.policy import ASKS
 
     lines = [("who asks", escape_text(terms.operator) or "the server's operator, who gave no name")]
     if terms.purpose:

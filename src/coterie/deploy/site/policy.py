@@ -18,7 +18,7 @@ from coterie.core.arrays import Ints
 from coterie.core.specs import Spec, parse, split_at
 from coterie.deploy.files import escape_text
 from coterie.deploy.messages import Denial
-from coterie.deploy.orders import OrderTerms
+from coterie.deploy.orders import ASKS, OrderTerms
 
 if TYPE_CHECKING:
     from coterie.engines.engine import StampedAsk
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
 Delta = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -76,8 +74,6 @@ class DpSgd(PolicyTable):
 
 
 Mechanism = Annotated[NoPrivacy | ClipNoise | DpSgd, Field(discriminator="mechanism")]
-
-
 MECHANISMS: dict[str, type[PolicyTable]] = {"none": NoPrivacy, "clip+noise": ClipNoise, "dp-sgd": DpSgd}
 
 
@@ -117,35 +113,20 @@ def _is_listed(spec: str, names: Iterable[str]) -> bool:
     return spec in names or all(part in names for part in parts)
 
 
-AskName = Literal["Train", "Gradient", "Losses", "Error", "Evaluate", "SketchedTrain", "SketchedGradient"]
-
-
-ASKS: tuple[AskName, ...] = ("Train", "Gradient", "Losses", "Error", "Evaluate")
-
-
+AskName = Literal["Train", "Gradient", "Losses", "AskErrors", "Evaluate", "SketchedTrain", "SketchedGradient"]
 SKETCHED: tuple[AskName, ...] = ("SketchedTrain", "SketchedGradient")  # answered, too, where the whole is
-
 
 # Coterie's own; listed here so that reading a policy needs no torch
 BUILT_MODELS = ("cnn", "densenet121", "lstm", "mclr", "mlp", "resnet18", "resnet50", "rnn")
 
-
 # These read a file or folder of the site, or the hub, that the server names: not unless the site says so.
 READING_MODELS = ("efficientnet_lite0", "fusion", "lm", "text")
-
-
 OWN_MODELS = tuple(sorted((*BUILT_MODELS, *READING_MODELS)))
-
-
-OWN_RULES = ("Beside", "Contrast")  # Ditto's and MOON's
-
+OWN_RULES = ("DittoRule", "MOONRule")  # Ditto's and MOON's
 
 # Words that are choices of a model's own, by its setting: no other text of a spec is read as anything but a name in `model_files`.
 _IMAGE: dict[str, tuple[str, ...]] = {"stem": ("cifar", "imagenet"), "norm": ("batch", "group")}
-
-
 _TRAINED: dict[str, tuple[str, ...]] = {"train": ("head", "lora", "all")}
-
 
 MODEL_WORDS: dict[str, dict[str, tuple[str, ...]]] = {
     "cnn": {"variant": ("mcmahan", "fedsim", "fedsim_table")},
@@ -158,7 +139,6 @@ MODEL_WORDS: dict[str, dict[str, tuple[str, ...]]] = {
     "fusion": _TRAINED,
 }
 
-
 POSITIONS: dict[str, tuple[str, ...]] = {  # the settings of those models, in the order in which they may stand without a name
     "cnn": ("variant",),
     "resnet18": ("stem", "norm"),
@@ -170,13 +150,8 @@ POSITIONS: dict[str, tuple[str, ...]] = {  # the settings of those models, in th
     "fusion": ("text", "image", "train"),
 }
 
-
 SPEC_LENGTH = 1000  # characters of a model's spec
-
-
 SHOWN_LENGTH = 40  # of a word in it
-
-
 Names = Annotated[tuple[str, ...], Field(strict=False)]  # TOML has lists
 
 
@@ -190,7 +165,7 @@ class Policy(PolicyTable):
     maximum_epochs: Annotated[int, Field(ge=1)] = 1000  # of one ask
     maximum_steps: Annotated[int, Field(ge=1)] = 100_000  # of one client, in one ask
     asks_per_run: Annotated[int, Field(ge=0)] = 100_000
-    models_per_run: Annotated[int, Field(ge=0)] = 50_000  # on which one client is evaluated: Losses, Error, Evaluate
+    models_per_run: Annotated[int, Field(ge=0)] = 50_000  # on which one client is evaluated: Losses, AskErrors, Evaluate
     models_in_all: Annotated[int, Field(ge=0)] = 500_000  # the same over all runs on a client's data
     minimum_samples: Annotated[int, Field(ge=1)] = 10  # a client that would answer from fewer is silent
     message_megabytes: Annotated[float, Field(gt=0)] = 256.0  # of one ask or one reply
@@ -352,7 +327,7 @@ DEFAULT_POLICY = """\
 
 # The questions that are answered. Take out what your methods do not need: FedAvg needs Train (and Evaluate, to be judged).
 # Where Train or Gradient may not leave, "SketchedTrain" and "SketchedGradient" let random projections of updates and gradients out.
-asks = ["Train", "Gradient", "Losses", "Error", "Evaluate"]
+asks = ["Train", "Gradient", "Losses", "AskErrors", "Evaluate"]
 
 # How many directions such sketches may show, in all runs together, and never more than half of the model's. Asked again with the same
 # projection they show nothing new; a server that may ask with ever new ones could put the whole together.
@@ -361,7 +336,7 @@ sketch_numbers = 256
 # The models and local rules that may run here. One that somebody else wrote is code that you run: it must be named, as
 # "package.module:Class".
 models = ["cnn", "densenet121", "lstm", "mclr", "mlp", "resnet18", "resnet50", "rnn"]
-rules = ["Beside", "Contrast"]
+rules = ["DittoRule", "MOONRule"]
 
 # Asks that are stamped with a later round are not answered. (What a site gives away in one round this does not limit: 'privacy' does.)
 maximum_rounds = 1000
@@ -370,8 +345,8 @@ maximum_rounds = 1000
 maximum_epochs = 1000
 maximum_steps = 100000
 
-# How often one run may ask, and on how many different models a client is evaluated (Losses, Error, Evaluate): in one run, and in all runs
-# on its data. 200 rounds of 10 methods with 5 seeds take 10,000 models for each part of the data that is evaluated.
+# How often one run may ask, and on how many different models a client is evaluated (Losses, AskErrors, Evaluate): in one run, and in all
+# runs on its data. 200 rounds of 10 methods with 5 seeds take 10,000 models for each part of the data that is evaluated.
 asks_per_run = 100000
 models_per_run = 50000
 models_in_all = 500000

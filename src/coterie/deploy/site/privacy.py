@@ -22,7 +22,7 @@ from coterie.core.layout import Layout
 from coterie.core.local import MODEL, make_optimizer
 from coterie.core.model import read_vector, use_torch_seed, write_vector
 from coterie.core.rng import to_uniforms
-from coterie.core.sketches import clip_rows
+from coterie.core.vectors import clip_rows
 from coterie.deploy.site.ledger import Charge
 from coterie.deploy.site.policy import ClipNoise, DpSgd, NoPrivacy
 from coterie.engines.device import find_device_error, raise_device_errors
@@ -53,8 +53,6 @@ def draw_poisson_batch(samples: int, rate: float) -> Ints:
 
 
 HUNDRED = 100  # samples that a client says to have where their number is protected
-
-
 MOMENTS = ("running_mean", "running_var")  # batch norm's; no other buffer leaves under noise
 
 

@@ -10,15 +10,12 @@ import numpy as np
 from coterie.core.arrays import Doubles, Floats, Ids, Ints
 from coterie.core.asks import Evaluate, Evaluated
 from coterie.data.federation import Federation, Parts
-from coterie.engines.evaluation.dense_numpy import Classified, MapFunction
-from coterie.engines.evaluation.evaluate import evaluate, find_only_model
-from coterie.engines.evaluation.tallies import clip_losses
+from coterie.engines.evaluation.dense import MapFunction
+from coterie.engines.evaluation.evaluate import Classified, clip_losses, evaluate, find_only_model
 from coterie.engines.local_engine import Work
 from coterie.engines.world import World
 
 KEPT = 4  # test and validation parts, the central set, and one more
-
-
 LARGEST = 1 << 20  # samples of a panel that is kept: three times eight bytes each
 
 
@@ -72,11 +69,7 @@ class EvalSets:
 
 
 MOST = 1 << 25  # answers at a time: sixteen bytes each
-
-
 NEAR = 1 << 16  # answers that are counted at a time: they stay in a core's cache
-
-
 ClassifyMany = Callable[[Sequence[Floats], Ints | None], Sequence[Classified]]  # what each of some models says of the same samples
 
 

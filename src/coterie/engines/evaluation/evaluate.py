@@ -1,30 +1,30 @@
 """Evaluation: predictions turned into counts, losses and errors for each client. Every engine uses this; only `predict` differs.
 
 Models that answer for equally many samples are stacked. A slice of a stacked product is the product of that model alone, of the same
-shape, so the bits are those of one model at a time.
+shape, so the bits are those of one model at a time. Tallies are filled block by block: classes, errors of numbers, several labels per
+sample, tokens of texts.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import ClassVar, Protocol
 
 import numpy as np
 
-from coterie.core.arrays import Array, Doubles, Floats, Ids, Ints
+from coterie.core.arrays import Array, Bools, Doubles, Floats, Ids, Ints
 from coterie.core.asks import AskErrors, Errors, Evaluate, Evaluated, Losses, LossTable
 from coterie.core.serving import COMBINED, Serving
 from coterie.core.tasks import MIN_LOG_LIKELIHOOD, Task
 from coterie.core.vectors import on_device
 from coterie.data.federation import Federation, Parts
-from coterie.engines.evaluation.tallies import THRESHOLD, ClassTally, clip_losses, make_tally
 
-TOGETHER, MANY_NUMBERS = 1 << 18, 1 << 24  # samples of many models, and numbers of these, that are looked at together
-
-
+Classified = tuple[Ints, Doubles]  # the most likely class (m,) and losses (m,)
+TOGETHER = 1 << 18  # samples of many models that are evaluated together
 STACKED = 1 << 22  # numbers of models and samples in a stack: what a cache nearly holds
 
 
 class EachEvaluator(Protocol):
-    """Many models (k, d) on samples (m,), of which each answers for the next so many (k,)."""
+    """Evaluates many models (k, d) on samples (m,), of which each answers for the next so many (k,)."""
 
     many: ClassVar[int]  # models from which on they are asked together
 
@@ -35,19 +35,19 @@ class EachEvaluator(Protocol):
     def predict(self, models: Floats, rows: Ints, sizes: Ints) -> tuple[Doubles, Doubles]:
         """Probabilities (m, C) and losses (m,)."""
 
-    def judge(self, models: Floats, rows: Ints, sizes: Ints) -> tuple[Ints, Doubles]:
-        """The likeliest class (m,) and losses (m,)."""
+    def judge(self, models: Floats, rows: Ints, sizes: Ints) -> Classified:
+        """The most likely class (m,) and losses (m,)."""
 
 
 def group_by_model(rows: Ints) -> Iterator[tuple[int, Ints]]:
-    """Every model that serves somebody, and whom: by one sort, where a scan for each model would take the square of the clients."""
+    """Every model that serves clients, and which: by one sort, where a scan for each model would take the square of the clients."""
     order = np.argsort(rows, kind="stable")
     for members in split_runs(order, rows):
         yield int(rows[members[0]]), members
 
 
 def iterate_blocks(rows: Ints, sizes: Ints, parameters: int, numbers: int) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """Models, whom they serve one after the other, and how many samples each answers for: so many models at a time that neither their
+    """Models, the clients they serve in their order, and how many samples each answers for: so many models at a time that neither their
     samples nor their own numbers are too many. Clients with a negative row are left out."""
     order = np.argsort(rows, kind="stable")
     order = order[rows[order] >= 0]
@@ -79,7 +79,7 @@ def split_runs(order: Ints, values: Ints) -> list[Ints]:
 def combine_scores(
     serving: Serving, members: Ints, sizes: Ints | None, stacked: Doubles, y: Array, task: Task
 ) -> tuple[Ints, Doubles, Doubles, Array]:
-    """Of each sample whose it is, its scores, its loss and its label.
+    """The owner of each sample, its scores, its loss and its label.
 
     The samples of these rows of the serving, so many each, stand one after the other in `stacked` (k, m, C) and `y`; without sizes every
     row has them all to itself.
@@ -125,12 +125,8 @@ def _compute_losses(scores: Doubles, y: Array, task: Task) -> Doubles:
 
 # (model, sample numbers or None for the central test set) -> probabilities or numbers (m, C), losses (m,)
 Predict = Callable[[Floats, Ints | None], tuple[Doubles, Doubles]]
-
-
-# the same -> the likeliest class (m,) and losses (m,): where predictions are made on a device, only this need leave it
-Classify = Callable[[Floats, Ints | None], tuple[Ints, Doubles]]
-
-
+# the same -> the most likely class (m,) and losses (m,): where predictions are made on a device, only this need leave it
+Classify = Callable[[Floats, Ints | None], Classified]
 SERVED = -2  # among rows: served already
 
 
@@ -144,61 +140,52 @@ def evaluate(
 ) -> Evaluated:
     """Counts, loss and AUROC for each row of the serving, one forward pass for all the clients that a model serves.
 
-    `parts` are the samples that each client is judged on; None is the central test set, which every row has to itself. With `judge`,
-    probabilities are asked for only where they matter: of two classes, whose order of samples is scored, and for combined models. With
-    `each`, many models that serve a client or a few are asked in few calls.
+    Args:
+        ask: The question.
+        federation: The data.
+        predict: Probabilities or numbers, and losses, of one model.
+        parts: The samples that each client is evaluated on; None is the central test set, which every row has to itself.
+        judge: The most likely classes and losses of one model: used where probabilities do not matter. They matter of two classes, whose
+            order of samples is scored, and for combined models.
+        each: Evaluates many models that serve a client or a few in few calls.
     """
     serving, n, task = ask.serving, len(ask.serving.clients), federation.task
-    judge = judge if len(federation.classes) > 2 and task.counts_classes else None
     tally = make_tally(n, task, len(federation.classes))
     tally.limit = ask.loss_limit
+    answer: Callable[[Floats, Ints | None], tuple[Array, Doubles]]
+    if judge is not None and len(federation.classes) > 2 and isinstance(tally, ClassTally):
+        add, answer, answer_each = tally.count, judge, None if each is None else each.judge
+    else:
+        add, answer, answer_each = tally.add, predict, None if each is None else each.predict
     if ask.answers and parts is not None:
         tally.keep_answers(parts.sizes[serving.clients])
     rows = serving.rows
-    if each is not None and parts is not None and len(np.unique(rows)) >= each.many:
+    if each is not None and answer_each is not None and parts is not None and len(np.unique(rows)) >= each.many:
         for numbers, members, counts in iterate_blocks(rows, parts.sizes[serving.clients], serving.models.shape[1], each.numbers):
             samples, y = _get_samples(ask, federation, parts, members)
-            assert samples is not None
-            if not len(samples):
-                continue
-            owners = np.repeat(members, parts.sizes[serving.clients[members]])
-            if judge is not None and isinstance(tally, ClassTally):
-                tally.count(owners, *each.judge(serving.models[numbers], samples, counts), y)
-            else:
-                tally.add(owners, *each.predict(serving.models[numbers], samples, counts), y)
+            if samples is not None and len(samples):
+                owners = np.repeat(members, parts.sizes[serving.clients[members]])
+                add(owners, *answer_each(serving.models[numbers], samples, counts), y)
         rows = np.where(rows == COMBINED, rows, SERVED)
     for row, members in group_by_model(rows):
         if row == SERVED:
             continue
+        samples, y = _get_samples(ask, federation, parts, members)
+        sizes = None if parts is None else parts.sizes[serving.clients[members]]
         if row == COMBINED:
-            samples, y = _get_samples(ask, federation, parts, members)
             if len(y):
                 stacked = np.stack([predict(model, samples)[0] for model in serving.models])  # (k, m, C), once for all combined rows
-                sizes = None if parts is None else parts.sizes[serving.clients[members]]
                 tally.add(*combine_scores(serving, members, sizes, stacked, y, task))
-        elif parts is None:
-            y = _get_samples(ask, federation, parts, members)[1]
-            if judge is not None and isinstance(tally, ClassTally):
-                guess, losses = judge(_take_model(serving.models, row), None)
-                for i in members:
-                    tally.count(np.full(len(y), i), guess, losses, y)
-            else:
-                scores, losses = predict(_take_model(serving.models, row), None)
-                for i in members:
-                    tally.add(np.full(len(y), i), scores, losses, y)
-        else:
-            samples, y = _get_samples(ask, federation, parts, members)
-            owners = np.repeat(members, parts.sizes[serving.clients[members]])
-            if judge is not None and isinstance(tally, ClassTally):
-                tally.count(owners, *judge(_take_model(serving.models, row), samples), y)
-            else:
-                tally.add(owners, *predict(_take_model(serving.models, row), samples), y)
+            continue
+        scores, losses = answer(_take_model(serving.models, row), samples)
+        for owners in [np.full(len(y), i) for i in members] if sizes is None else [np.repeat(members, sizes)]:
+            add(owners, scores, losses, y)
     return tally.result(ask)
 
 
 def find_only_model(ask: Evaluate, federation: Federation, parts: Parts | None) -> Floats | None:
-    """The one model that `evaluate` would have judged, on the samples of all the clients or, for one row, on the central set; None where
-    there are several, or probabilities matter."""
+    """The one model that is evaluated on the samples of all the clients or, for one row, on the central set; None where there are
+    several, or probabilities matter."""
     rows = ask.serving.rows
     judged = len(federation.classes) > 2 and federation.task.counts_classes
     there = parts is not None or (federation.central is not None and len(rows) == 1)
@@ -207,7 +194,7 @@ def find_only_model(ask: Evaluate, federation: Federation, parts: Parts | None) 
 
 
 def _take_model(models: Floats, row: int) -> Floats:
-    """(d,) one of them; of held ones (1, d) that stays where it is, for a workspace."""
+    """(d,) one of them; of those on a device (1, d) that stays there."""
     return models[row] if on_device(models) is None else models[row : row + 1]
 
 
@@ -225,7 +212,7 @@ ComputeLosses = Callable[[Floats, Ints], Doubles]  # (models (k, d), samples) ->
 
 
 def compute_loss_table(ask: Losses, parts: Parts, predict: Predict, losses_of: ComputeLosses | None = None) -> LossTable:
-    """The mean loss of every model on every client's part; by `losses_of` where an engine has a shorter way to losses alone."""
+    """The mean loss of every model on every client's part; by `losses_of` where an engine computes losses alone."""
     samples, owners = _concat_samples(parts, ask.clients)
     found = losses_of(ask.models, samples) if losses_of is not None else (predict(model, samples)[1] for model in ask.models)
     losses = np.stack(
@@ -235,10 +222,10 @@ def compute_loss_table(ask: Losses, parts: Parts, predict: Predict, losses_of: C
 
 
 def compute_squared_errors(predicted: Doubles, actual: Array, task: Task) -> tuple[Doubles, Doubles]:
-    """(m,) twice: squared errors of what is said, as class numbers, and of the probabilities (FedSim, Eq. 15-16).
+    """(m,) twice: squared errors of the predicted class numbers, and of the probabilities (FedSim, Eq. 15-16).
 
-    A regression says numbers, so both are its squared error; of several labels each is said or not; of texts it is the probability that is
-    missing to a token.
+    A regression predicts numbers, so both are its squared error; several labels are each predicted or not; of texts it is the probability
+    that is missing to a token.
     """
     if task.name == "next-token":
         missing = ((1 - predicted) ** 2.0).mean(1)
@@ -257,8 +244,8 @@ def compute_errors(ask: AskErrors, parts: Parts, y: Array, predict: Predict, tas
     actual = y[samples]
     labels, chances = [], []
     for model in ask.models:
-        said, chance = compute_squared_errors(predict(model, samples)[0], actual, task)
-        labels.append(_compute_client_means(said, owners, len(ask.clients)))
+        label, chance = compute_squared_errors(predict(model, samples)[0], actual, task)
+        labels.append(_compute_client_means(label, owners, len(ask.clients)))
         chances.append(_compute_client_means(chance, owners, len(ask.clients)))
     table = [np.sqrt(np.stack(columns, axis=1)) for columns in (labels, chances)]
     return Errors(ask.clients, table[0], table[1], parts.sizes[ask.clients])
@@ -272,3 +259,172 @@ def _concat_samples(parts: Parts, clients: Ids) -> tuple[Ints, Ints]:
 def _compute_client_means(values: Doubles, owners: Ints, n: int) -> Doubles:
     sums = np.bincount(owners, weights=values, minlength=n)
     return np.asarray(sums / np.bincount(owners, minlength=n))
+
+
+THRESHOLD = 0.5  # the probability from which on a label is predicted
+
+
+def clip_losses(losses: Doubles, limit: float | None) -> Doubles:
+    """Losses of samples, each cut to the limit; one that is no number counts as the limit."""
+    return losses if limit is None else np.fmin(np.maximum(losses, 0.0), limit)
+
+
+def _place_answers(answers: Array | None, owners: Ints, values: Array) -> None:
+    """Keep a number for each sample of a block in its owner's row, if answers are kept: a client's samples lie side by side."""
+    if answers is not None and len(owners):
+        begins = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]])
+        answers[owners, np.arange(len(owners)) - np.repeat(begins, np.diff(np.r_[begins, len(owners)]))] = values
+
+
+class SumTally(ABC):
+    """Sums by client, the number of samples first."""
+
+    def __init__(self, n: int, task: Task, labels: int) -> None:
+        self.n, self.task = n, task
+        self.hits, self.predicted, self.actual = np.zeros((3, n, labels), dtype=np.int64)
+        self.sums = np.zeros((n, len(task.sums)))
+        self.loss = np.zeros(n)
+        self.answers: Floats | None = None
+        self.limit: float | None = None  # of one sample's loss
+
+    def keep_answers(self, sizes: Ints) -> None:
+        """Keep a number for each of a client's samples, in the order of its part: a client's are given in one block."""
+        self.answers = np.zeros((self.n, int(sizes.max(initial=0))), dtype=np.float32)
+
+    def add(self, owners: Ints, scores: Doubles, losses: Doubles, y: Array) -> None:
+        """Add a block of samples: the owner of each, the model's scores, its loss and the true label."""
+        self.loss += self._by_owner(owners, clip_losses(losses, self.limit))
+        self.sums[:, 0] += self._by_owner(owners, np.ones(len(owners)))
+        _place_answers(self.answers, owners, self.take(owners, scores, y))
+
+    @abstractmethod
+    def take(self, owners: Ints, scores: Doubles, y: Array) -> Doubles:
+        """Sum up a block; returns the number that is kept of each of its samples."""
+
+    def result(self, ask: Evaluate) -> Evaluated:
+        sizes = self.sums[:, 0]
+        loss = np.divide(self.loss, sizes, out=np.full(self.n, np.nan), where=sizes > 0)
+        counts = self.hits, self.predicted, self.actual
+        kept = None if self.answers is None else self.answers.view(np.uint8).reshape(self.n, -1)
+        return Evaluated(ask.serving.clients, *counts, loss, np.full(self.n, np.nan), sums=self.sums, answers=kept)
+
+    def _by_owner(self, owners: Ints, values: Doubles) -> Doubles:
+        return np.asarray(np.bincount(owners, weights=values, minlength=self.n), dtype=np.float64)
+
+
+class ErrorTally(SumTally):
+    """Of a regression: errors in the target's own units; of each sample its error is kept."""
+
+    def take(self, owners: Ints, scores: Doubles, y: Array) -> Doubles:
+        unit = self.task.deviation
+        with np.errstate(over="ignore", invalid="ignore"):  # a model may have run away
+            errors = unit * (scores[:, 0] - y)
+            squared = errors**2
+        away = unit * np.asarray(y, dtype=np.float64)  # from the mean of all training targets
+        count = self._by_owner(owners, np.ones(len(owners)))
+        mean = np.divide(self._by_owner(owners, away), count, out=np.zeros(self.n), where=count > 0)
+        columns = [squared, np.abs(errors), (away - mean[owners]) ** 2, np.abs(away)]
+        squares = [self._by_owner(owners, values) for values in columns]
+        self.sums[:, 1] += squares[0]
+        self.sums[:, 2] += squares[1]
+        self.sums[count > 0, 3] = self.task.mean + mean[count > 0]  # all of a client's samples are in one block
+        self.sums[:, 4] += squares[2]
+        self.sums[:, 5] += squares[3]
+        return errors
+
+
+class LabelTally(SumTally):
+    """Of several labels: counts of those that are set; of each sample the number of labels that are right is kept."""
+
+    def take(self, owners: Ints, scores: Doubles, y: Array) -> Doubles:
+        predicted, true = scores >= THRESHOLD, y > 0
+        for table, marks in ((self.hits, predicted & true), (self.predicted, predicted), (self.actual, true)):
+            np.add.at(table, owners, marks.astype(np.int64))
+        right = (predicted == true).sum(axis=1)
+        self.sums[:, 1] += self._by_owner(owners, (right == y.shape[1]).astype(np.float64))
+        return np.asarray(right, dtype=np.float64)
+
+
+class TokenTally(SumTally):
+    """Of texts: the log-likelihood of each sample, the mean over its tokens, is summed up and kept."""
+
+    def take(self, owners: Ints, scores: Doubles, y: Array) -> Doubles:
+        likelihoods = np.log(np.maximum(scores, np.exp(MIN_LOG_LIKELIHOOD))).mean(axis=1)
+        self.sums[:, 1] += self._by_owner(owners, likelihoods)
+        return np.asarray(likelihoods, dtype=np.float64)
+
+
+WORTH_CLASSES, FEW_CLASSES = 256, 64  # samples from which on, and classes up to which, going class by class pays
+
+
+def argmax_classes(scores: Doubles) -> Ints:
+    """(m,) ``scores.argmax(1)``: the first of equals, and what is no number before all. Class by class where classes lie apart, as a
+    dense network leaves them: numpy copies such a table first.
+    """
+    if scores.strides[0] > scores.strides[1] or len(scores) < WORTH_CLASSES or scores.shape[1] > FEW_CLASSES:
+        return np.asarray(scores.argmax(1))
+    best, guess = scores[:, 0].copy(), np.zeros(len(scores), dtype=np.int64)
+    for number in range(1, scores.shape[1]):
+        better = ~(scores[:, number] <= best) & ~np.isnan(best)
+        np.copyto(best, scores[:, number], where=better)
+        guess[better] = number
+    return guess
+
+
+def compute_auroc(owners: Ints, scores: Doubles, y: Ints, n: int) -> Doubles:
+    """(n,) the area under each owner's ROC curve, from ranks (ties share theirs); nan where only one class is present."""
+    order = np.lexsort((scores, owners))
+    owner, score, positive = owners[order], scores[order], y[order] == 1
+    first = np.r_[True, (owner[1:] != owner[:-1]) | (score[1:] != score[:-1])]  # begins a run of equal scores
+    run = np.cumsum(first) - 1
+    begin = np.flatnonzero(first)
+    end = np.r_[begin[1:], len(order)]
+    base = np.searchsorted(owner, owner)  # where this owner's samples begin
+    rank = (begin[run] + end[run] + 1) / 2 - base  # the mean of the run's ranks, counted from 1
+    up = np.bincount(owner, weights=positive, minlength=n)
+    down = np.bincount(owner, weights=~positive, minlength=n)
+    wins = np.bincount(owner, weights=rank * positive, minlength=n) - up * (up + 1) / 2
+    return np.asarray(np.divide(wins, up * down, out=np.full(n, np.nan), where=up * down > 0))
+
+
+class ClassTally:
+    """Counts by client and class, filled a block of samples at a time."""
+
+    def __init__(self, n: int, classes: int) -> None:
+        self.n, self.classes = n, classes
+        self.hits, self.predicted, self.actual = np.zeros((3, n, classes), dtype=np.int64)
+        self.loss = np.zeros(n)
+        self.auroc = np.full(n, np.nan)
+        self.answers: Bools | None = None
+        self.limit: float | None = None  # of one sample's loss
+
+    def keep_answers(self, sizes: Ints) -> None:
+        """Keep which of a client's samples were right, in the order of its part: a client's are given in one block."""
+        self.answers = np.zeros((self.n, int(sizes.max(initial=0))), dtype=np.bool_)
+
+    def add(self, owners: Ints, scores: Doubles, losses: Doubles, y: Ints) -> None:
+        self.count(owners, argmax_classes(scores), losses, y)
+        if self.classes == 2:
+            present = np.unique(owners)
+            self.auroc[present] = compute_auroc(owners, scores[:, 1] - scores[:, 0], y, self.n)[present]
+
+    def count(self, owners: Ints, guess: Ints, losses: Doubles, y: Ints) -> None:
+        right = guess == y
+        for table, classes, rows in ((self.hits, y[right], owners[right]), (self.predicted, guess, owners), (self.actual, y, owners)):
+            table += np.bincount(rows * self.classes + classes, minlength=table.size).reshape(table.shape)
+        self.loss += np.bincount(owners, weights=clip_losses(losses, self.limit), minlength=self.n)
+        _place_answers(self.answers, owners, right)
+
+    def result(self, ask: Evaluate) -> Evaluated:
+        sizes = self.actual.sum(1)
+        loss = np.divide(self.loss, sizes, out=np.full(self.n, np.nan), where=sizes > 0)
+        kept = None if self.answers is None else np.packbits(self.answers, axis=1)
+        return Evaluated(ask.serving.clients, self.hits, self.predicted, self.actual, loss, self.auroc, answers=kept)
+
+
+def make_tally(n: int, task: Task, outputs: int) -> "ClassTally | SumTally":
+    """The tally of n rows for a task."""
+    if task.counts_classes:
+        return ClassTally(n, outputs)
+    kinds: dict[str, type[SumTally]] = {"regression": ErrorTally, "multilabel": LabelTally, "next-token": TokenTally}
+    return kinds[task.name](n, task, task.labels(outputs))

@@ -355,9 +355,6 @@ def _weight(
         tl.store(bias_into + (client * PARTS + part) * OUTPUTS + o, total, mask=o < OUTPUTS)
 
 
-__all__ = ["conv_backward", "conv_forward"]
-
-
 def conv_backward(
     layer: "ConvLayer", own: StackedWeights, x: Tensor, won: Tensor, slope: Tensor, descent: Descent, precision: Precision
 ) -> Tensor | None:

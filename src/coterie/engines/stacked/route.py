@@ -3,12 +3,13 @@
 The parameters of a chunk of trainings are stacked, the module is mapped over the stack, and one backward pass of the summed losses gives
 every training its own gradient. Trainings are sorted by their number of steps, so those that still train are always the first rows. Short
 batches are padded with rows of zero weight; for modules that mix samples (batch norm) `exact` steps trainings with equally large batches
-together instead. Whether a module may take this route is decided by `route_checks`, by its numbers.
+together instead. `routes` chooses this route and its options.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Literal
 
@@ -29,8 +30,7 @@ from coterie.engines.stacked import schedule
 from coterie.engines.stacked.cuda_graphs import CapturedSteps, choose_eviction, round_capacity
 from coterie.engines.stacked.local_rules import RuleJob, train_by_rule
 from coterie.engines.stacked.schedule import make_step_table_on_device
-from coterie.engines.stacked.state import Optimizer, Shared, Stack, StepRule
-from coterie.engines.stacked.step import StackedStepper, concat_tables, find_distinct_rows
+from coterie.engines.stacked.step import Optimizer, Shared, Stack, StackedStepper, StepRule, concat_tables, find_distinct_rows
 
 
 def measure_activation_bytes(stepper: StackedStepper, dtype: torch.dtype) -> int:
@@ -63,36 +63,24 @@ def _measure_saved_bytes(stepper: StackedStepper, dtype: torch.dtype, samples: i
 
 
 TABLES = 4  # of the memory at most the fourth part is tables that tokens are read in
-
-
 KEPT = 2  # stacks whose captured steps are kept for the next round: chunks of one round are alike, rounds too
 
 
-ConvMode = Literal["grouped", "products"]
+@dataclass(frozen=True)
+class StackedOptions:
+    """How a stack is executed. `routes.choose_stacked_options` chooses it for a world and a device."""
 
-
-def train(
-    job: TrainingJob,
-    module: nn.Module,
-    loss: Loss,
-    x: Tensor,
-    y: Tensor,
-    *,
-    optimizer: Optimizer = "sgd",
-    device: torch.device | str = "cpu",
-    memory: int,
-    exact: bool = False,
-    convolutions: ConvMode = "grouped",
-) -> tuple[Floats, Ints]:
-    """The trained models (n, d) and the steps (n,) that each took; `memory` in bytes bounds what is stacked at a time."""
-    route = StackedTrainer(module, loss, x, y, device=device, memory=memory, exact=exact, convolutions=convolutions)
-    return route.train(job, optimizer)
+    backend: Literal["vmap", "layer kernels", "adapters"] = "vmap"
+    exact: bool = False  # only batches of equal size step together; otherwise short ones are padded
+    convolutions: Literal["grouped", "products"] = "grouped"
+    shares_tables: bool = False  # whether tables that tokens are read in are stored once, not once a client
 
 
 class StackedTrainer:
     """The route for one module and its data, which stay on the device; on a GPU captured steps are kept from round to round.
 
-    Of the job, `sizes`, `x` and `y` are not looked at: the module and the resident tensors stand in their place.
+    `memory` in bytes bounds what is stacked at a time. Of a job, `sizes`, `x` and `y` are not read: the module and the tensors on the
+    device take their place.
     """
 
     def __init__(
@@ -104,25 +92,23 @@ class StackedTrainer:
         *,
         device: torch.device | str = "cpu",
         memory: int,
-        exact: bool = False,
-        convolutions: ConvMode = "grouped",
-        dtype: torch.dtype = torch.float32,  # float64 for trials: then a kink of the ReLU cannot be mistaken for a fault
-        known: bool = False,  # whether what is known of a module is used: of chains, layers are stacked, of tables, one a seed (`lookups`)
+        options: StackedOptions = StackedOptions(),  # noqa: B008 (immutable)
+        dtype: torch.dtype = torch.float32,  # float64 for checks: then a kink of the ReLU cannot be mistaken for an error
         precision: Precision = "float32",
     ) -> None:
-        self.device, self.memory, self.exact, self.dtype = torch.device(device), memory, exact, dtype
-        self.captures = self.device.type == "cuda" and not exact  # exact batches have too many shapes
+        self.device, self.memory, self.exact, self.dtype = torch.device(device), memory, options.exact, dtype
+        self.captures = self.device.type == "cuda" and not self.exact  # exact batches have too many shapes
         self.layout = make_layout(module)
         self.x, self.y = x.to(self.device, dtype if x.is_floating_point() else x.dtype), y.to(self.device)
-        self.stepper = StackedStepper(
-            module, self.layout, loss, self.x, self.y, products=convolutions == "products", dtype=dtype, precision=precision
-        )
-        self.precision = precision
-        chain = read_chain(module, tuple(x.shape[1:])) if known and not exact else None
-        self.chained = (
-            None if chain is None else ChainStepper(chain, self.layout, loss, self.x, self.y, "tf32" if precision == "bf16" else precision)
-        )
-        self.lookup = self.stepper.lookup if known and not exact else None
+        kinds = {"products": options.convolutions == "products", "adapters": options.backend == "adapters"}
+        self.stepper = StackedStepper(module, self.layout, loss, self.x, self.y, **kinds, dtype=dtype, precision=precision)
+        self.precision, self.chained = precision, None
+        if options.backend == "layer kernels":
+            chain, kernels = read_chain(module, tuple(x.shape[1:])), "tf32" if precision == "bf16" else precision
+            if chain is None:
+                raise ValueError("The module is no chain of layers with kernels: use the backend 'vmap'.")
+            self.chained = ChainStepper(chain, self.layout, loss, self.x, self.y, kernels)
+        self.lookup = self.stepper.lookup if options.shares_tables else None
         self._activations: int | None = None
         self._side: torch.cuda.Stream | None = None
         self._captured: OrderedDict[tuple[object, ...], CapturedSteps] = OrderedDict()

@@ -1,0 +1,105 @@
+"""What a page says of how it was done: who took part, what was not run, which curves are missing, digits that show an interval."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie.reproduce.claims import ClaimResult, StudyVerdict, explain_variant
+from coterie.reproduce.page import describe_curves, describe_scores, describe_settings, make_claim_cells
+from coterie.reproduce.rejudge import ReproductionResult
+from coterie.reproduce.run import PartRun
+from coterie.reproduce.study_files import Claim, StudyPart
+from coterie.reproduce.values import PartValues
+from made_studies import made_study
+
+STUDY = {"methods": ["fedavg"], "data": "synthetic(0,0)", "seeds": "0-9", "rounds": 20}
+CLAIM = Claim(says="it", part="p", one="fedavg", two="local")
+
+
+def told(part: StudyPart, values: PartValues, claim: Claim = CLAIM, why_not: str = "", **study: Any) -> tuple[ReproductionResult, PartRun]:
+    """A study of one part with these scores, and that part."""
+    made = made_study({**STUDY, **study}, [part], [claim])
+    run = PartRun(part, why_not=why_not, settings=made.get_settings(part).settings)
+    return ReproductionResult(made, [run], {part.name: values}, StudyVerdict(())), run
+
+
+def scored(row: str = "fedavg") -> PartValues:
+    values = PartValues()
+    values.add(row, "final", 0, 50.0)
+    return values
+
+
+@pytest.mark.parametrize(
+    ("study", "who"),
+    [
+        ({}, "all clients a round,"),
+        ({"cohort": 4}, "4 clients a round,"),
+        ({"selection": "windows", "window": 0.3}, "30 % of the clients a round (by windows),"),
+        ({"selection": "windows", "cohort": 4}, "4 clients a round (by windows),"),
+    ],
+)
+def test_who_takes_part(study: dict[str, Any], who: str) -> None:
+    outcome, run = told(StudyPart(name="p"), scored(), **study)
+    assert f", 20 rounds, {who} " in describe_settings(outcome.study, run, outcome.values["p"])
+
+
+@pytest.mark.parametrize(("every", "often"), [(1, "round,"), (2, "2 rounds,"), (3, "3 rounds (7 in all: the last ten are these),")])
+def test_how_often_it_is_evaluated(every: int, often: str) -> None:
+    outcome, run = told(StudyPart(name="p"), scored(), evaluate_every=every)
+    assert f", evaluated every {often} " in describe_settings(outcome.study, run, outcome.values["p"])
+
+
+def test_a_measurement_that_was_not_run_is_said_to_be_not_run() -> None:
+    outcome, run = told(StudyPart(name="p", measure="pni"), PartValues(), why_not="written down, not yet run")
+    assert describe_settings(outcome.study, run, outcome.values["p"]).endswith(
+        "measured (pni), 10 seeds on one data set. Not run: written down, not yet run."
+    )
+    assert describe_scores(outcome) == ""  # nothing was trained: there are no accuracies
+    assert describe_scores(told(StudyPart(name="p"), scored())[0]).endswith("differences in points, on every client's own test part.")
+    assert "nat" in describe_scores(told(StudyPart(name="p"), scored(), model="lm(folder)")[0])  # texts have no accuracy
+
+
+def test_parts_without_curves_are_named() -> None:
+    kept, lost = scored(), scored()
+    kept.means["fedavg"] = (np.array([1, 20]), np.array([40.0, 50.0]))
+    parts = [StudyPart(name=name) for name in ("p", "q", "r")]
+    made = made_study(STUDY, parts, [CLAIM])
+    runs = [PartRun(part, settings=made.get_settings(part).settings) for part in parts]
+    assert describe_curves(ReproductionResult(made, runs, {"p": kept, "q": lost, "r": scored()}, StudyVerdict(()))).endswith(
+        " Of q and r no curves were kept."
+    )
+    assert describe_curves(ReproductionResult(made, runs, {"p": lost, "q": lost, "r": lost}, StudyVerdict(()))) == "; curves were not kept."
+
+
+def test_curves_of_something_else_than_the_claims_are_said_to_be_so() -> None:
+    about = Claim(says="it", part="p", one="fedex | online", two="fedavg | global")
+    values = scored()
+    values.means["fedavg"] = (np.array([1, 20]), np.array([40.0, 50.0]))
+    assert "whose curves were not kept: the figure has those of clients' own test parts." in describe_curves(
+        told(StudyPart(name="p"), values, about)[0]
+    )
+    values.means["fedavg | global"] = values.means["fedavg"]
+    assert "whose curves" not in describe_curves(told(StudyPart(name="p"), values, about)[0])
+
+
+def test_a_reason_that_several_parts_share_is_said_once() -> None:
+    parts = [StudyPart(name="p", variant="another model; our reading"), StudyPart(name="q", variant="another model; other data")]
+    claim = Claim(says="it", kind="trend", parts=["p", "q"], one="fedavg", sign="+")
+    made = made_study(STUDY, parts, [claim])
+    runs = [PartRun(part, settings=made.get_settings(part).settings) for part in parts]
+    assert explain_variant(made, claim, runs, 10) == "another model; our reading; other data"
+
+
+@pytest.mark.parametrize(
+    ("claim", "theirs", "ours"),
+    [
+        ({"kind": "level", "paper": 79.35, "within": 2.0}, "79.35 ± 2", "0.0 (0.0 to 0.0)"),
+        ({"score": "similarity", "two": "b"}, "above 0", "+0.041 (+0.037 to +0.045)"),
+        ({"score": "r2", "kind": "at_least", "paper": 0.8}, "≥ 0.8", "0.041 (0.037 to 0.045)"),
+        ({"two": "b", "paper": 7.32}, "+7.32", "+0.04 (+0.04 to +0.05)"),
+    ],
+)
+def test_numbers_have_the_digits_that_they_need(claim: dict[str, Any], theirs: str, ours: str) -> None:
+    made = ClaimResult(Claim.model_validate({"says": "it", "one": "a", **claim}), "replicates", 0.0412, 0.0372, 0.0451, repetitions=10)
+    assert make_claim_cells(made)[1:3] == [theirs, ours]
