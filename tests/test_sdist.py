@@ -1,6 +1,7 @@
 """The source distribution holds everything that the repository does; a wheel holds what an installed Coterie needs."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -50,8 +51,11 @@ def test_a_wheel_holds_the_package_its_data_and_the_study_files(tracked: set[str
         held = {name for name in found.namelist() if ".dist-info/" not in name}
     package = {name.removeprefix("src/") for name in tracked if name.startswith("src/")}
     studies = {f"coterie/reproduce/{name}" for name in tracked if name.startswith("studies/") and name.endswith(".toml")}
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/coterie/reproduce").glob("*.py"))
+    code = {f"coterie/reproduce/studies/{name}.py" for name in re.findall(r'load_study_code\("(\w+)"\)', source)}
     assert studies
-    assert held == package | studies
+    assert code
+    assert held == package | studies | code
 
 
 def test_an_installed_wheel_finds_its_studies_and_draws_its_pages(built: Path) -> None:
