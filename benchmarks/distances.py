@@ -95,7 +95,7 @@ def kept_in_float32(world: World, stamped: StampedAsk, device: str, nudge: int |
     ask, space = train_ask(stamped), Workspace(world, torch.device(device), torch.float64)
     parts, keys, found = world.federation.train, Work.bind(stamped, world).keys(ask.purpose, ask.clients), []
     for place, (client, key) in enumerate(zip(ask.clients, keys, strict=True)):
-        write_vector(space.module, space.vector(ask.models[0]))
+        write_vector(space.module, space.to_tensor(ask.models[0]))
         weights = [w for w in space.module.parameters() if w.requires_grad]
         starts = {w: w.detach().clone() for w in weights}
         draw = None if nudge is None else torch.Generator(device).manual_seed(nudge)

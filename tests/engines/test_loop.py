@@ -295,7 +295,7 @@ def test_a_world_is_let_go_with_the_engine_that_held_it(make: Any) -> None:
 
 
 def test_unknown_questions_are_an_error() -> None:
-    with pytest.raises(TypeError, match="cannot carry out Ask"):
+    with pytest.raises(TypeError, match="cannot execute Ask"):
         run(Ask())
 
 

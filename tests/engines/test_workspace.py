@@ -45,9 +45,9 @@ def test_many_models_are_judged_as_one_after_the_other() -> None:
     )
     space, chosen = Workspace(world, torch.device("cpu"), torch.float32), np.array([3, 1, 4, 1, 5])
     models = np.stack([world.model.initial(i)() for i in range(3)])
-    judged, losses = space.judge_many(list(models), chosen), space.losses_many(models, chosen)
+    judged, losses = space.classify_many(list(models), chosen), space.losses_many(models, chosen)
     for model, (guess, loss), alone in zip(models, judged, losses, strict=True):
         chances, expected = space.predict(model, chosen)
         assert guess.tolist() == chances.argmax(1).tolist()
         assert loss.tobytes() == alone.tobytes() == expected.tobytes()
-        assert space.judge(model, chosen)[1].tobytes() == expected.tobytes()
+        assert space.classify(model, chosen)[1].tobytes() == expected.tobytes()

@@ -91,7 +91,7 @@ def test_the_body_is_never_sent_and_stays_the_same_bit_for_bit(folder: Path, set
             assert np.isfinite(state.models).all()
             assert state.models.shape == (1, world.model.layout.size)
         assert body(loop.space(world).module) == before
-        for stacked in [route for kept in fast._resident.values() for route in kept._stacked.values()]:
+        for stacked in [route for kept in fast._caches.values() for route in kept._stacked.values()]:
             assert {name: tensor.numpy().tobytes() for name, tensor in stacked.shared.items() if name in before} == before
     assert body(world.model.module()) == before
 

@@ -51,18 +51,175 @@ from coterie.engines.stacked.route import StackedTrainer
 from coterie.engines.world import World
 
 
-def compute_gradients_together(works: Sequence[Work], route: StackedTrainer) -> list[Gradients]:
-    """The answers to asks of one world."""
-    asks = [work.ask for work in works if isinstance(work.ask, Gradient)]
-    held = [work.parts() for work in works]
-    models = ConcatRows([RowBlock(len(ask.models), ask.models) for ask in asks], asks[0].models.shape[1]).on(route.device)
-    firsts = np.cumsum([0, *(len(ask.models) for ask in asks)])
-    start = np.concatenate([ask.start + first for ask, first in zip(asks, firsts, strict=False)])
-    own = Parts.of([parts[client] for ask, parts in zip(asks, held, strict=True) for client in ask.clients])
-    found, losses = compute_stacked_gradients(route, models, start, own)
-    vectors, ends = DeviceVectors.from_gradients(found).as_array(), np.cumsum([0, *(len(ask.clients) for ask in asks)])
-    spans = [slice(begin, end) for begin, end in pairwise(ends)]
-    return [Gradients(ask.clients, vectors[span], own.sizes[span], losses[span]) for ask, span in zip(asks, spans, strict=True)]
+class BatchedEngine(LocalEngine):
+    """Executes asks together.
+
+    Args:
+        worlds: The world, or one for each draw of the data.
+        device: "cpu", "cuda" or "cuda:N".
+        threads: Default: all cores.
+        pinned: The routes of a study that is resumed, by kind of training.
+        precision: Of products on a GPU.
+        microbatch: Samples of a batch that pass a large model at a time.
+        holds: Whether trained models stay on the device until their numbers are read.
+    """
+
+    name = "batched"
+
+    def __init__(
+        self,
+        worlds: World | Mapping[int, World],
+        device: str = "cpu",
+        threads: int | None = None,
+        pinned: Mapping[str, str] | None = None,
+        precision: Precision = "float32",
+        microbatch: int | None = None,
+        *,
+        holds: bool = False,
+    ) -> None:
+        super().__init__(worlds)
+        self.device, self.precision, self.microbatch, self.holds = torch.device(device), precision, microbatch, holds
+        self.threads = threads or count_cores()
+        self.loop = LoopEngine(worlds, device, threads=threads, precision=precision, microbatch=microbatch)
+        self._featured = FeatureWorlds(self.device, precision)
+        self._pinned = dict(pinned or {})  # routes of a study that is resumed
+        self._caches: dict[World, WorldCache] = {}
+        self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="coterie-batched")
+        self._inference = InferenceRunner(self._get_cache, self.loop, self.threads, self._pool, holds=holds)
+
+    def prepare(self, local: Local) -> None:
+        for world in self.worlds.values():
+            with raise_device_errors(), limit_torch_threads(1):
+                route = self._route(self._featured.of(world), local)
+            if route.name == "fused" and self.device.type == "cpu":
+                fused_cpu.warm_up()
+
+    def _world(self, stamped: StampedAsk) -> World:
+        return self._featured.of(super()._world(stamped))
+
+    def close(self) -> None:
+        self.loop.close()
+        self._pool.shutdown()
+
+    def execute(self, works: Sequence[Work]) -> list[Any]:
+        answers: list[Any] = [None] * len(works)
+        with limit_torch_threads(1), use_precision(self.precision):
+            for numbers in self._group_trainings(works):
+                for number, answer in zip(numbers, self._train([works[i] for i in numbers]), strict=True):
+                    answers[number] = answer
+            others = [i for i, work in enumerate(works) if not isinstance(work.ask, Train)]
+            for number, answer in zip(others, self._inference.answers([works[i] for i in others]), strict=True):
+                answers[number] = answer
+        return answers
+
+    def _train(self, works: Sequence[Work]) -> Sequence[Any]:
+        """Asks of one world and one optimiser, in one job."""
+        asks = [work.ask for work in works if isinstance(work.ask, Train)]
+        kept = self._get_cache(works[0].world)
+        route = self._route_ask(works[0])
+        if route.name == "loop":
+            return [self.loop.answer(work) for work in works]
+        local = asks[0].local
+        apart = (self.holds or route.name != "fused") and local.rule is None
+        job = merge_asks(works, asks, kept.sizes, apart=apart)
+        if local.rule is not None:
+            extra = {name: np.concatenate([ask.extra[name] for ask in asks]) for name in asks[0].extra}
+            vectors, steps, more = kept.get_stacked_trainer().train_by_rule(RuleJob(job, local.rule, local, extra))
+            return split_replies(asks, job.samples(), vectors, steps, more)
+        if route.name == "fused":
+            trained, steps = self._train_fused(job, kept)
+        elif route.name == "captured":
+            trained, steps = kept.captured_trainer.train_on_device(job, local)
+        else:
+            assert local.optimizer != "adamw"  # whose route is the loop
+            trained, steps = kept.get_stacked_trainer(exact=route.is_exact).train_on_device(job, local.optimizer)
+        return split_replies(asks, job.samples(), self._store_trained(trained, job), steps)
+
+    def _route_ask(self, work: Work) -> Route:
+        """The route of one ask to train."""
+        assert isinstance(work.ask, Train)
+        world, local = work.world, work.ask.local
+
+        def find_smallest_batch() -> int:
+            return 1 if self._get_cache(world).sizes else self.loop.space(world).smallest_batch
+
+        return choose_ask_route(self._route(world, local), world.federation.train.sizes, local.batch_size, find_smallest_batch)
+
+    def _train_fused(self, job: TrainingJob, kept: "WorldCache") -> tuple[Tensor, Ints]:
+        if self.device.type == "cuda":
+            assert isinstance(kept.dense, TorchEvaluator)
+            return fused_gpu.train_on_device(job, resident=(kept.dense.x, kept.dense.y))
+        if self.holds:
+            arrays = {"models": send_rows(job.models, self.device).numpy()}
+            arrays |= {name: np.asarray(rows) for name in ("anchors", "linear") if (rows := getattr(job, name)) is not None}
+            job = replace(job, **arrays)  # type: ignore[arg-type]
+        vectors, steps = fused_cpu.train(job, self.threads)
+        return torch.from_numpy(vectors), steps
+
+    def _store_trained(self, vectors: Tensor, job: TrainingJob) -> Floats:
+        """Trained models as replies have them: where they are, or fetched. Those that did not fit a GPU are on the host already."""
+        if not self.holds or vectors.device.type != self.device.type:
+            return fetch_tensor(vectors)
+        return DeviceVectors.from_training(vectors, send_rows(job.models, vectors.device), job.start).as_array()
+
+    def _group_trainings(self, works: Sequence[Work]) -> list[list[int]]:
+        """The numbers of the asks to train, those of one world and one optimiser together; by a local rule, those of the same settings."""
+        buckets: dict[tuple[int, str, Local | str | None, str], list[int]] = {}
+        for number, work in enumerate(works):
+            if isinstance(work.ask, Train):
+                local = work.ask.local
+                key = (id(work.world), local.optimizer, local if local.rule is not None else local.augment, str(self._route_ask(work)))
+                buckets.setdefault(key, []).append(number)
+        return list(buckets.values())
+
+    def _route(self, world: World, local: Local) -> Route:
+        kind, kept = name_kind(world.model.text, local), self._get_cache(world)
+        if kind not in kept.routes:
+            route = choose_route(world, local, self.device)
+            if self._pinned.get(kind, str(route)) != str(route):
+                raise UserError(
+                    f"The study was started on the route {self._pinned[kind]!r}, which is not available here ({route}: {route.why}): "
+                    "resume it on the machine where it was started, or start over."
+                )
+            kept.routes[kind] = self.chosen[kind] = route
+        return kept.routes[kind]
+
+    def _get_cache(self, world: World) -> "WorldCache":
+        if world not in self._caches:
+            self._caches[world] = WorldCache(world, self.device, self.threads, self.precision, self.microbatch, holds=self.holds)
+        return self._caches[world]
+
+
+def make_engine(
+    worlds: World | Mapping[int, World],
+    engine: str = "auto",
+    device: str = "auto",
+    threads: int | None = None,
+    pinned: Mapping[str, str] | None = None,
+    precision: Precision = "float32",
+    microbatch: int | None = None,
+    *,
+    holds: bool = False,
+) -> Engine:
+    """The engine of this name for these worlds; the other arguments are those of `BatchedEngine`.
+
+    With `holds`, models trained on a GPU stay there, and replies are arrays that are fetched when their numbers are read.
+    """
+    found = resolve_device(device)
+    if choose_engine(engine, found) == "loop":
+        return LoopEngine(worlds, found, threads=threads, precision=precision, microbatch=microbatch)
+    return BatchedEngine(worlds, found, threads, pinned, precision, microbatch, holds=holds and found.startswith("cuda"))
+
+
+def resolve_device(device: str) -> str:
+    """The name of an available device; "auto" is the GPU where there is one."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"The device {device!r} is not available here ({str(error).splitlines()[0]}): use cpu or auto.") from error
+    return device
 
 
 class WorldCache:
@@ -74,7 +231,7 @@ class WorldCache:
         self.world, self.device, self.precision, self.microbatch = world, device, precision, microbatch
         self.sizes = get_layer_sizes(world)
         self.dense = make_dense_evaluator(world.federation, self.sizes, device, threads, holds=holds)
-        self.panels = EvalSets(world.federation)
+        self.eval_sets = EvalSets(world.federation)
         self.routes: dict[str, Route] = {}
         self._stacked: dict[bool, StackedTrainer] = {}  # by whether batches have exact sizes
 
@@ -104,27 +261,26 @@ class WorldCache:
 
 
 class InferenceRunner:
-    """Answers by what is resident for a world, by the loop where nothing there can. `holds`: whether gradients stay on the device."""
+    """Answers asks that train nothing, with what is cached of a world, or in the loop. With `holds`, gradients stay on the device."""
 
     def __init__(
-        self, resident: Callable[[World], WorldCache], loop: LoopEngine, threads: int, pool: ThreadPoolExecutor, *, holds: bool
+        self, get_cache: Callable[[World], WorldCache], loop: LoopEngine, threads: int, pool: ThreadPoolExecutor, *, holds: bool
     ) -> None:
-        self.resident, self.loop, self.threads, self.pool, self.holds = resident, loop, threads, pool, holds
+        self.get_cache, self.loop, self.threads, self.pool, self.holds = get_cache, loop, threads, pool, holds
 
     def answers(self, works: Sequence[Work]) -> list[Any]:
         """All answers, on the CPU side by side where that is safe."""
         if not works:
             return []
-        works = [fetch_models(work) if isinstance(self.resident(work.world).dense, NumpyEvaluator) else work for work in works]
+        works = [fetch_models(work) if isinstance(self.get_cache(work.world).dense, NumpyEvaluator) else work for work in works]
         with use_one_thread():
-            dense = self.loop.device.type == "cpu" and all(self.resident(work.world).dense is not None for work in works)
+            dense = self.loop.device.type == "cpu" and all(self.get_cache(work.world).dense is not None for work in works)
             spread: MapFunction = self._spread if dense else map
-            juries = {
-                world: jury for world in {work.world for work in works} if (jury := self._make_batch_evaluator(world, spread)) is not None
-            }
-            found: dict[int, Any] = dict(evaluate_together(works, juries, spread))
+            made = {world: self._make_batch_evaluator(world, spread) for world in {work.world for work in works}}
+            evaluators = {world: evaluator for world, evaluator in made.items() if evaluator is not None}
+            found: dict[int, Any] = dict(evaluate_together(works, evaluators, spread))
             for numbers in self._group_gradients(works):
-                route = self.resident(works[numbers[0]].world).get_stacked_trainer()
+                route = self.get_cache(works[numbers[0]].world).get_stacked_trainer()
                 found |= zip(numbers, compute_gradients_together([works[i] for i in numbers], route), strict=True)
             left = [i for i in range(len(works)) if i not in found]
             alone = spread if len(works) == 1 else map  # then it has the cores to itself
@@ -135,16 +291,16 @@ class InferenceRunner:
         """The numbers of the asks for gradients that are answered together: of one world whose trainings are stacked on the device."""
         found: dict[World, list[int]] = {}
         for number, work in enumerate(works):
-            if self.holds and isinstance(work.ask, Gradient) and self.resident(work.world).has_stacked_route:
+            if self.holds and isinstance(work.ask, Gradient) and self.get_cache(work.world).has_stacked_route:
                 found.setdefault(work.world, []).append(number)
         return list(found.values())
 
     def _make_batch_evaluator(self, world: World, spread: MapFunction) -> BatchEvaluator | None:
-        """What judges models on the same samples; None where probabilities are needed to tell."""
-        kept = self.resident(world)
+        """Classifies with many models on the same samples; None where that needs the probabilities."""
+        kept = self.get_cache(world)
         if kept.dense is not None:
-            return BatchEvaluator(partial(kept.dense.classify, spread=spread), kept.panels)
-        return None if self.loop.device.type == "cpu" else BatchEvaluator(self.loop.space(world).judge_many, kept.panels)
+            return BatchEvaluator(partial(kept.dense.classify, spread=spread), kept.eval_sets)
+        return None if self.loop.device.type == "cpu" else BatchEvaluator(self.loop.space(world).classify_many, kept.eval_sets)
 
     def _spread(self, work: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterable[Any]:
         """`map`, by the engine's threads: one piece, or one thread, is not worth handing over."""
@@ -152,12 +308,14 @@ class InferenceRunner:
         return map(work, listed) if self.threads == 1 or len(listed) < 2 else map_with_helpers(self.pool, self.threads - 1, work, listed)
 
     def _answer(self, work: Work, spread: MapFunction = map) -> Any:
-        ask, kept, federation = work.ask, self.resident(work.world), work.world.federation
+        ask, kept, federation = work.ask, self.get_cache(work.world), work.world.federation
         predict = partial(kept.dense.predict, spread=spread) if kept.dense is not None else self.loop.space(work.world).predict
         match ask:
             case Evaluate():
-                judge = self._judge(work.world, kept, spread)
-                return evaluate(ask, federation, predict, work.judged(), judge, self._make_each_evaluator(work.world, kept, spread))
+                classify = self._make_classifier(work.world, kept, spread)
+                return evaluate(
+                    ask, federation, predict, work.evaluation_parts(), classify, self._make_each_evaluator(work.world, kept, spread)
+                )
             case Losses():
                 dense = kept.dense
                 shorter = partial(dense.losses, spread=spread) if dense is not None else self.loop.space(work.world).losses_many
@@ -176,177 +334,28 @@ class InferenceRunner:
         return self.loop.answer(work)
 
     def _make_each_evaluator(self, world: World, kept: WorldCache, spread: MapFunction) -> EachEvaluator | None:
-        """What judges many models, each on samples of its own; None where they are judged one after the other."""
+        """Evaluates many models, each on its own samples, together; None where they are evaluated one after the other."""
         if kept.dense is not None:
             return kept.dense.each(spread)
         return StackedEachEvaluator(kept.get_stacked_trainer(), world.federation.task) if self.holds and kept.has_stacked_route else None
 
-    def _judge(self, world: World, kept: WorldCache, spread: MapFunction) -> Classify | None:
-        """The likeliest classes, where they can be had without the probabilities: on a GPU they are found there."""
+    def _make_classifier(self, world: World, kept: WorldCache, spread: MapFunction) -> Classify | None:
+        """Predicted classes without the probabilities, where that is possible: on a GPU they are computed there."""
         dense = kept.dense
         if dense is not None:
             return lambda model, rows: dense.classify([model], rows, spread)[0]
-        return None if self.loop.device.type == "cpu" else self.loop.space(world).judge
+        return None if self.loop.device.type == "cpu" else self.loop.space(world).classify
 
 
-class BatchedEngine(LocalEngine):
-    """Carries out asks together."""
-
-    name = "batched"
-
-    def __init__(
-        self,
-        worlds: World | Mapping[int, World],
-        device: str = "cpu",
-        threads: int | None = None,
-        pinned: Mapping[str, str] | None = None,
-        precision: Precision = "float32",
-        microbatch: int | None = None,
-        *,
-        holds: bool = False,  # whether trained models stay on the device until somebody asks for them
-    ) -> None:
-        super().__init__(worlds)
-        self.device, self.precision, self.microbatch, self.holds = torch.device(device), precision, microbatch, holds
-        self.threads = threads or count_cores()
-        self.loop = LoopEngine(worlds, device, threads=threads, precision=precision, microbatch=microbatch)
-        self._featured = FeatureWorlds(self.device, precision)
-        self._pinned = dict(pinned or {})  # routes of a study that is resumed
-        self._resident: dict[World, WorldCache] = {}
-        self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="coterie-batched")
-        self._answering = InferenceRunner(self._keep, self.loop, self.threads, self._pool, holds=holds)
-
-    def prepare(self, local: Local) -> None:
-        for world in self.worlds.values():
-            with raise_device_errors(), limit_torch_threads(1):
-                route = self._route(self._featured.of(world), local)
-            if route.name == "fused" and self.device.type == "cpu":
-                fused_cpu.warm_up()
-
-    def _world(self, stamped: StampedAsk) -> World:
-        return self._featured.of(super()._world(stamped))
-
-    def close(self) -> None:
-        self.loop.close()
-        self._pool.shutdown()
-
-    def execute(self, works: Sequence[Work]) -> list[Any]:
-        answers: list[Any] = [None] * len(works)
-        with limit_torch_threads(1), use_precision(self.precision):
-            for numbers in self._group_trainings(works):
-                for number, answer in zip(numbers, self._train([works[i] for i in numbers]), strict=True):
-                    answers[number] = answer
-            others = [i for i, work in enumerate(works) if not isinstance(work.ask, Train)]
-            for number, answer in zip(others, self._answering.answers([works[i] for i in others]), strict=True):
-                answers[number] = answer
-        return answers
-
-    def _train(self, works: Sequence[Work]) -> Sequence[Any]:
-        """Asks of one world and one optimiser, in one job."""
-        asks = [work.ask for work in works if isinstance(work.ask, Train)]
-        kept = self._keep(works[0].world)
-        route = self._route_ask(works[0])
-        if route.name == "loop":
-            return [self.loop.answer(work) for work in works]
-        apart = (self.holds or route.name != "fused") and asks[0].local.rule is None
-        job = merge_asks(works, asks, kept.sizes, apart=apart)
-        if (rule := asks[0].local.rule) is not None:
-            extra = {name: np.concatenate([ask.extra[name] for ask in asks]) for name in asks[0].extra}
-            vectors, steps, more = kept.get_stacked_trainer().train_by_rule(RuleJob(job, rule, asks[0].local, extra))
-            return split_replies(asks, job.samples(), vectors, steps, more)
-        if route.name == "fused":
-            vectors, steps = self._fused(job, kept)
-        elif route.name == "captured":
-            there, steps = kept.captured_trainer.train_on_device(job, asks[0].local)
-            vectors = self._store_trained(there, job)
-        else:
-            assert asks[0].local.optimizer != "adamw"  # whose route is the loop
-            there, steps = kept.get_stacked_trainer(exact=route.is_exact).train_on_device(job, asks[0].local.optimizer)
-            vectors = self._store_trained(there, job)
-        return split_replies(asks, job.samples(), vectors, steps)
-
-    def _route_ask(self, work: Work) -> Route:
-        """The route of one ask to train."""
-        assert isinstance(work.ask, Train)
-        world, local = work.world, work.ask.local
-
-        def find_smallest_batch() -> int:
-            return 1 if self._keep(world).sizes else self.loop.space(world).smallest_batch
-
-        return choose_ask_route(self._route(world, local), world.federation.train.sizes, local.batch_size, find_smallest_batch)
-
-    def _fused(self, job: TrainingJob, kept: WorldCache) -> tuple[Floats, Ints]:
-        if self.device.type == "cuda":
-            assert isinstance(kept.dense, TorchEvaluator)
-            there, steps = fused_gpu.train_on_device(job, resident=(kept.dense.x, kept.dense.y))
-            return self._store_trained(there, job), steps
-        if not self.holds:
-            return fused_cpu.train(job, self.threads)
-        arrays = {"models": send_rows(job.models, self.device).numpy()}
-        arrays |= {name: np.asarray(rows) for name in ("anchors", "linear") if (rows := getattr(job, name)) is not None}
-        vectors, steps = fused_cpu.train(replace(job, **arrays), self.threads)  # type: ignore[arg-type]
-        return self._store_trained(torch.from_numpy(vectors), job), steps
-
-    def _store_trained(self, vectors: torch.Tensor, job: TrainingJob) -> Floats:
-        """Trained models as replies have them: where they are, or fetched. Those that did not fit a GPU are on the host already."""
-        if not self.holds or vectors.device.type != self.device.type:
-            return fetch_tensor(vectors)
-        return DeviceVectors.from_training(vectors, send_rows(job.models, vectors.device), job.start).as_array()
-
-    def _group_trainings(self, works: Sequence[Work]) -> list[list[int]]:
-        """The numbers of the asks to train, those of one world and one optimiser together; by a local rule, those of the same settings."""
-        buckets: dict[tuple[int, str, Local | str | None, str], list[int]] = {}
-        for number, work in enumerate(works):
-            if isinstance(work.ask, Train):
-                local = work.ask.local
-                key = (id(work.world), local.optimizer, local if local.rule is not None else local.augment, str(self._route_ask(work)))
-                buckets.setdefault(key, []).append(number)
-        return list(buckets.values())
-
-    def _route(self, world: World, local: Local) -> Route:
-        kind, kept = name_kind(world.model.text, local), self._keep(world)
-        if kind not in kept.routes:
-            route = choose_route(world, local, self.device)
-            if self._pinned.get(kind, str(route)) != str(route):
-                raise UserError(
-                    f"The study was started on the route {self._pinned[kind]!r}, which is not available here ({route}: {route.why}): "
-                    "resume it on the machine where it was started, or start over."
-                )
-            kept.routes[kind] = self.chosen[kind] = route
-        return kept.routes[kind]
-
-    def _keep(self, world: World) -> WorldCache:
-        if world not in self._resident:
-            self._resident[world] = WorldCache(world, self.device, self.threads, self.precision, self.microbatch, holds=self.holds)
-        return self._resident[world]
-
-
-def make_engine(
-    worlds: World | Mapping[int, World],
-    engine: str = "auto",
-    device: str = "auto",
-    threads: int | None = None,
-    pinned: Mapping[str, str] | None = None,
-    precision: Precision = "float32",
-    microbatch: int | None = None,
-    *,
-    holds: bool = False,
-) -> Engine:
-    """An engine that holds these worlds; `pinned` are the routes of a study that is resumed.
-
-    With `holds`, what was trained on a GPU stays there, and replies are arrays that are fetched when their numbers are asked for.
-    """
-    found = resolve_device(device)
-    if choose_engine(engine, found) == "loop":
-        return LoopEngine(worlds, found, threads=threads, precision=precision, microbatch=microbatch)
-    return BatchedEngine(worlds, found, threads, pinned, precision, microbatch, holds=holds and found.startswith("cuda"))
-
-
-def resolve_device(device: str) -> str:
-    """A device that is here: "auto" is the GPU where there is one."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"The device {device!r} is not available here ({str(error).splitlines()[0]}): use cpu or auto.") from error
-    return device
+def compute_gradients_together(works: Sequence[Work], route: StackedTrainer) -> list[Gradients]:
+    """The answers to asks of one world."""
+    asks = [work.ask for work in works if isinstance(work.ask, Gradient)]
+    held = [work.parts() for work in works]
+    models = ConcatRows([RowBlock(len(ask.models), ask.models) for ask in asks], asks[0].models.shape[1]).on(route.device)
+    firsts = np.cumsum([0, *(len(ask.models) for ask in asks)])
+    start = np.concatenate([ask.start + first for ask, first in zip(asks, firsts, strict=False)])
+    own = Parts.of([parts[client] for ask, parts in zip(asks, held, strict=True) for client in ask.clients])
+    found, losses = compute_stacked_gradients(route, models, start, own)
+    vectors, ends = DeviceVectors.from_gradients(found).as_array(), np.cumsum([0, *(len(ask.clients) for ask in asks)])
+    spans = [slice(begin, end) for begin, end in pairwise(ends)]
+    return [Gradients(ask.clients, vectors[span], own.sizes[span], losses[span]) for ask, span in zip(asks, spans, strict=True)]

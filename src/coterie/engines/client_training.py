@@ -25,7 +25,7 @@ from coterie.engines.workspace import Workspace, draw_augmentation
 
 @dataclass(frozen=True)
 class RuleStep:
-    """`core.rules.Step`, carried out by torch."""
+    """`core.rules.Step`, executed by torch."""
 
     module: nn.Module
     sample_loss: Loss
@@ -197,14 +197,14 @@ def disable_cudnn_for_rnn(module: nn.Module) -> AbstractContextManager[object]:
 
 
 def compute_gradients(ask: Gradient, space: Workspace, parts: Parts) -> tuple[Tensor, Doubles]:
-    """(n, d) float32, on the workspace's device where they fit, with noughts for what is not trained, and (n,) the mean losses."""
+    """(n, d) float32, on the workspace's device where they fit, with zeros for what is not trained, and (n,) the mean losses."""
     shape = len(ask.clients), ask.models.shape[1]
     found = torch.zeros(shape, dtype=torch.float32, device=choose_storage_device(shape, space.device, get_stacked_memory))
     weights = [w for w in space.module.parameters() if w.requires_grad]
     losses, last = list[Tensor](), -1
     for row, client, start in zip(found, ask.clients, ask.start, strict=True):
         if start != last:  # a probe changes nothing: the model that is there is still the one received
-            write_vector(space.module, space.vector(ask.models[start]))
+            write_vector(space.module, space.to_tensor(ask.models[start]))
             last = start
         space.module.eval()  # a probe must not move running statistics
         space.module.zero_grad()

@@ -198,9 +198,9 @@ def find_device_error(error: Exception) -> DeviceError | None:
     what = text.strip().partition("\n")[0]
     if OUT_OF_RANGE in text:
         where = f"An index is out of range on the GPU, a label or a token perhaps ({what})"
-        return DeviceError(f"{where}; run it with --device cpu, which says where.")
+        return DeviceError(f"{where}; run it with --device cpu, which shows where.")
     if any(words in text for words in BROKEN):
-        remedy = "what was written is not lost: go on by 'coterie resume FOLDER', or give the command again."
+        remedy = "what was written is not lost: continue with 'coterie resume FOLDER', or repeat the command."
         return DeviceError(f"The GPU stopped working ({what}); {remedy}")
     return None
 
@@ -208,7 +208,7 @@ def find_device_error(error: Exception) -> DeviceError | None:
 def make_memory_error() -> DeviceError:
     """What to do where a GPU's memory ran out."""
     return DeviceError(
-        "The GPU has too little memory for this model and batch; what was written is not lost: go on by 'coterie resume FOLDER "
-        "--microbatch 8', or another number, which takes batches of a large model in pieces, or begin with a smaller --batch or a smaller "
-        "--memory, so that fewer lanes go together; 'coterie reproduce' goes on with a smaller --memory."
+        "The GPU has too little memory for this model and batch; what was written is not lost: continue with 'coterie resume FOLDER "
+        "--microbatch 8', or another number, which takes batches of a large model in pieces, or start over with a smaller --batch or a "
+        "smaller --memory, so that fewer lanes go together; 'coterie reproduce' continues with a smaller --memory."
     )

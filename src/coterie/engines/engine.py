@@ -20,7 +20,7 @@ class StampedAsk:
     seed: int
     round_: int
     draw: int = 0  # which draw of the data the ask is about
-    lane: int = 0  # who asks; answers do not depend on it
+    lane: int = 0  # which lane asks; answers do not depend on it
 
     def key(self, purpose: str) -> int:
         """What the keys of all clients begin with."""
@@ -40,19 +40,19 @@ class AsyncAsk(StampedAsk):
 class AsyncReplies:
     """What has come by the time that enough is there."""
 
-    asked: Ids  # whom the question went to
+    asked: Ids  # which clients were asked
     answers: tuple[tuple[int, Trained], ...]  # by the round in which they were asked, ascending
-    silent: Ids  # who will not answer any more, whenever they were asked
+    silent: Ids  # which clients will not answer any more, whenever they were asked
 
 
 class Engine(ABC):
-    """Carries out asks. The answers come in the order of the asks; an ask's answer must not depend on the other asks."""
+    """Executes asks. The answers come in the order of the asks; an ask's answer must not depend on the other asks."""
 
     name: ClassVar[str]
 
     @abstractmethod
     def run(self, asks: Sequence[StampedAsk]) -> list[Any]:
-        """Answer all the asks. To a question that reaches nobody the answer has no rows."""
+        """Answer all the asks. The answer to an ask without clients has no rows."""
 
     def prepare(self, local: Local) -> None:  # noqa: B027  nothing to do is a good default
         """Choose routes and compile what training will need, so that this is not taken for training's time."""

@@ -33,7 +33,7 @@ def load_or_compute(body: nn.Module, x: Array, how: str, compute: Callable[[], F
     if sum(w.numel() for w in body.parameters()) <= LARGE_MODEL and x[:1].size <= SMALL_SAMPLE:
         return compute()
     place = get_cache_folder() / "features" / f"{_hash_inputs(body, x, how)}.npy"
-    with suppress(OSError, ValueError, EOFError):  # what cannot be read is made anew
+    with suppress(OSError, ValueError, EOFError):  # what cannot be read is computed again
         found: Floats = np.load(place, allow_pickle=False)
         if found.dtype == np.float32 and len(found) == len(x):
             return found

@@ -28,7 +28,7 @@ from coterie.engines.local_engine import Work
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Rows of one table, in this order: all of them where no order is given, noughts where there is no table."""
+    """Rows of one table, in this order: all of them where no order is given, zeros where there is no table."""
 
     count: int
     table: Floats | None = None
@@ -136,7 +136,7 @@ def slice_rows(table: Floats, begin: int, end: int) -> Floats:
 
 
 def find_nonzero_rows(table: Floats) -> Bools:
-    """(n,) which rows have a number that is not nought."""
+    """(n,) which rows have a number that is not zero."""
     return (
         np.concatenate([_find_nonzero_rows(part) for part in table.parts])
         if isinstance(table, ConcatRows)
@@ -209,7 +209,7 @@ class TrainingJob:
         """How many samples each training has."""
         return self.offsets[1:] - self.offsets[:-1]
 
-    def part(self, begin: int, end: int) -> "TrainingJob":
+    def slice(self, begin: int, end: int) -> "TrainingJob":
         """Trainings `begin` to ``end - 1``, with their own samples' numbers alone; the models and the data are the whole job's."""
         first, last = int(self.offsets[begin]), int(self.offsets[end])
         rows: dict[str, Any] = {name: getattr(self, name)[begin:end] for name in ("start", *_PER_TRAINING)}
@@ -366,5 +366,5 @@ def _scramble(z: torch.Tensor) -> torch.Tensor:
 
 
 def _shift_right(z: torch.Tensor, by: int) -> torch.Tensor:
-    """To the right, with noughts coming in; torch would copy the top bit."""
+    """To the right, with zeros coming in; torch would copy the top bit."""
     return (z >> by) & ((1 << (64 - by)) - 1)

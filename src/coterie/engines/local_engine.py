@@ -22,7 +22,7 @@ from coterie.engines.world import World
 if TYPE_CHECKING:
     from coterie.engines.routes import Route
 
-KEPT_SHARES = 4  # a pilot trains on one half and is judged on the other
+KEPT_SHARES = 4  # a pilot trains on one half and is evaluated on the other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Work(StampedAsk):
                 kept.pop(oldest, None)
         return found
 
-    def judged(self) -> Parts | None:
+    def evaluation_parts(self) -> Parts | None:
         """The samples that an evaluation is about; None for the server's own test set."""
         part: DataPart | Literal["central", "marked"] = getattr(self.ask, "part", "test")
         return None if part == "central" else self.parts("test" if part == "marked" else part)
@@ -83,7 +83,7 @@ def fetch_models(work: Work) -> Work:
 
 
 class LocalEngine(Engine):
-    """Holds a world for each draw of the data; subclasses carry out the work."""
+    """Holds a world for each draw of the data; subclasses execute the work."""
 
     def __init__(self, worlds: World | Mapping[int, World]) -> None:
         self.worlds: Mapping[int, World] = {0: worlds} if isinstance(worlds, World) else worlds
@@ -96,8 +96,8 @@ class LocalEngine(Engine):
         with raise_device_errors():  # worlds are made here, too: features of a frozen body, where they are asked for first
             works = [Work.bind(s, self._world(s)).drop_empty_clients() for s in asks]
             asked = [not isinstance(work.ask, ModelAsk) or len(work.ask.clients) > 0 for work in works]
-            answers = iter(self._run_unsketched([work for work, somebody in zip(works, asked, strict=True) if somebody]))
-        return [next(answers) if somebody else make_empty_reply(work.ask) for work, somebody in zip(works, asked, strict=True)]
+            answers = iter(self._run_unsketched([work for work, reached in zip(works, asked, strict=True) if reached]))
+        return [next(answers) if reached else make_empty_reply(work.ask) for work, reached in zip(works, asked, strict=True)]
 
     def _world(self, stamped: StampedAsk) -> World:
         """What the ask finds: as its round is, falsified as its seed has it."""

@@ -32,7 +32,7 @@ class ClientPool:
         self._threads = ThreadPoolExecutor(threads, "coterie-loop", initializer=torch.set_num_threads, initargs=(1,))
 
     def share(self, work: Callable[[int, Workspace], None], items: Sequence[int], space: Workspace) -> bool:
-        """Carry out ``work(item, space)`` for every item, each in a space of its own; False where it has to be done one after the other.
+        """Run ``work(item, space)`` for every item, each in a space of its own; False where it has to be done one after the other.
 
         Torch has one generator for all threads, so clients whose module draws from it (dropout) cannot train side by side and keep to
         their keys. That shows in its state afterwards; the work is then to be done again, and this declines it from there on.
@@ -57,7 +57,7 @@ class ClientPool:
         return not space.draws
 
     def _finish(self, work: Callable[[int], None], items: Sequence[int], space: Workspace) -> None:
-        """Do all the work; on any interruption see that everybody has stopped."""
+        """Do all the work; on any interruption see that all threads have stopped."""
         futures = [self._threads.submit(work, item) for item in items]
         try:
             while wait(futures, timeout=0.5).not_done:  # in slices, since an endless wait cannot be interrupted on every system
@@ -79,7 +79,7 @@ MANY_WEIGHTS = 1 << 20  # of a module whose step takes a few milliseconds
 
 
 class LoopEngine(LocalEngine):
-    """Carries out asks client by client. With ``dtype=torch.float64`` it is the reference that other routes are measured against."""
+    """Executes asks client by client. With ``dtype=torch.float64`` it is the reference that other routes are measured against."""
 
     name = "loop"
 
@@ -114,8 +114,8 @@ class LoopEngine(LocalEngine):
             case AskErrors():
                 return _answer_errors(ask, space, work.parts())
             case Evaluate():
-                return evaluate(ask, work.world.federation, space.predict, work.judged())
-        raise TypeError(f"the loop engine cannot carry out {type(ask).__name__}")
+                return evaluate(ask, work.world.federation, space.predict, work.evaluation_parts())
+        raise TypeError(f"the loop engine cannot execute {type(ask).__name__}")
 
     def space(self, world: World) -> Workspace:
         """The world laid out for work, kept for the next ask."""
@@ -135,16 +135,16 @@ def _answer_train(ask: Train, work: Work, space: Workspace, pool: ClientPool) ->
     more = np.zeros((len(ask.clients), *ask.row_shapes()["more"]), dtype=np.float32)
 
     def train(i: int, space: Workspace) -> None:
-        start = space.vector(ask.models[ask.start[i]])
+        start = space.to_tensor(ask.models[ask.start[i]])
         visit = ClientTraining(
             samples=parts[ask.clients[i]],
             key=int(keys[i]),
             start=start,
             epochs=ask.local.epochs if ask.epochs is None else int(ask.epochs[i]),
             mu=ask.local.mu if ask.mus is None else float(ask.mus[i]),
-            anchor=start if ask.anchors is None else space.vector(ask.anchors[i]),
-            linear=None if ask.linear is None else space.vector(ask.linear[i]),
-            extra={name: space.vector(rows[i]) for name, rows in ask.extra.items()},
+            anchor=start if ask.anchors is None else space.to_tensor(ask.anchors[i]),
+            linear=None if ask.linear is None else space.to_tensor(ask.linear[i]),
+            extra={name: space.to_tensor(rows[i]) for name, rows in ask.extra.items()},
         )
         steps[i], further = train_client(space, visit, ask.local)
         vectors[i] = read_vector(space.module)

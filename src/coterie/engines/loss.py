@@ -63,7 +63,7 @@ DEFAULT_LOSSES: dict[TaskName, Loss] = {
 def get_loss(name: str, task: Task) -> Loss:
     """The loss that a plan names."""
     if name == "absolute" and task.name != "regression":
-        raise UserError(f"loss=absolute is for a regression, and this is a {task}: leave it away.")
+        raise UserError(f"loss=absolute is for a regression, and this is a {task}: omit it.")
     return absolute_error if name == "absolute" else DEFAULT_LOSSES[task.name]
 
 

@@ -34,7 +34,7 @@ def draw_augmentation(key: int, step: int, samples: int) -> Floats:
 def augment_images(x: Tensor, draws: Tensor, how: Augmentation) -> Tensor:
     """Images (n, C, H, W) or (n, H, W), each changed by its own draws."""
     if x.ndim not in (3, 4) or not x.is_floating_point():
-        raise UserError(f"Augmentation is for images, and samples have the shape {tuple(x.shape[1:])}: leave augment away.")
+        raise UserError(f"Augmentation is for images, and samples have the shape {tuple(x.shape[1:])}: omit augment.")
     images, u = x if x.ndim == 4 else x[:, None], draws.to(x.dtype)
     if how.flip:
         images = torch.where(u[:, 0, None, None, None] < 0.5, images.flip(-1), images)
@@ -113,9 +113,7 @@ class Workspace:
         self.chunk = get_chunk_size(self.module, tokens=self.x.shape[1] if texts else 0)
         self.smallest_batch = find_smallest_batch(self.module, self.x)  # samples that a step needs
         if microbatch is not None and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in self.module.modules()):
-            raise UserError(
-                f"Model {world.model.text!r} has batch norm, whose batches cannot be cut: leave microbatch away, or use norm=group."
-            )
+            raise UserError(f"Model {world.model.text!r} has batch norm, whose batches cannot be cut: omit microbatch, or use norm=group.")
         self.draws = False  # whether the module was seen to draw random numbers while it trained
         self.closing = Event()  # set when trainings here and in its twins are to end early
         self._twins: list[Workspace] = []
@@ -124,7 +122,7 @@ class Workspace:
         """So many workspaces, this one the first, that share all but the module."""
         while len(self._twins) < count - 1:
             twin = copy(self)
-            # not built anew: a builder may hand out one and the same module; what is frozen is shared
+            # not built again: a builder may hand out one and the same module; what is frozen is shared
             twin.module = deepcopy(self.module, {id(w): w for w in self.module.parameters() if not w.requires_grad})
             twin._twins = []
             self._twins.append(twin)
@@ -135,7 +133,7 @@ class Workspace:
         tensor = as_tensor(x, self.device)
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
-    def vector(self, values: Floats) -> Tensor:
+    def to_tensor(self, values: Floats) -> Tensor:
         """A model's numbers on the device, where a held one is already."""
         there = values.get_tensor().flatten() if isinstance(values, DeviceVectors) else torch.as_tensor(values, device=self.device)
         return there.to(self.device, self.dtype)
@@ -169,12 +167,12 @@ class Workspace:
         chances, losses = self._predicted(model, self._sent(rows))
         return chances.cpu().double().numpy(), losses.cpu().double().numpy()  # to the CPU first: not every device has doubles
 
-    def judge(self, model: Floats, rows: Ints | None) -> tuple[Ints, Doubles]:
-        """The likeliest class (m,) and losses (m,): all that must leave the device where probabilities do not matter."""
-        return self.judge_many([model], rows)[0]
+    def classify(self, model: Floats, rows: Ints | None) -> tuple[Ints, Doubles]:
+        """The most likely class (m,) and losses (m,): all that must leave the device where probabilities do not matter."""
+        return self.classify_many([model], rows)[0]
 
-    def judge_many(self, models: Sequence[Floats], rows: Ints | None) -> list[tuple[Ints, Doubles]]:
-        """The same of many models on the same samples: nothing is waited for until all are judged."""
+    def classify_many(self, models: Sequence[Floats], rows: Ints | None) -> list[tuple[Ints, Doubles]]:
+        """The same of many models on the same samples: nothing is waited for until all are evaluated."""
         numbers = self._sent(rows)
         found = [(chances.argmax(1), losses) for chances, losses in (self._predicted(model, numbers) for model in models)]
         guesses, losses = (torch.stack(of) for of in zip(*found, strict=True))
@@ -191,13 +189,13 @@ class Workspace:
 
     @cached_property
     def _central(self) -> tuple[Tensor, Tensor]:
-        """The server's own test set, on the device: every model of every round is judged on it."""
+        """The server's own test set, on the device: every model of every round is evaluated on it."""
         assert self.federation.central is not None
         return self.features(self.federation.central[0]), as_tensor(self.federation.central[1], self.device)
 
     @torch.no_grad()
     def _predicted(self, model: Floats, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        write_vector(self.module, self.vector(model))
+        write_vector(self.module, self.to_tensor(model))
         self.module.eval()
         if rows is None:
             x, y = self._central

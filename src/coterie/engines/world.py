@@ -62,7 +62,7 @@ class World:
     def at(self, round_: int, seed: int = 0, *, marked: bool = False) -> "World":
         """The world as a round finds it: itself, or, where it drifts, the same object for every round of a phase.
 
-        Where its training data are attacked, every seed has hostile clients of its own, and so a world of its own. `marked` is the world of
+        Where its training data are attacked, every seed has its own malicious clients, and so its own world. `marked` is the world of
         test samples that carry a backdoor's mark.
         """
         federation = self.federation.at(round_)
@@ -115,7 +115,7 @@ class World:
 
     @cached_property
     def _rosters(self) -> dict[int, Roster]:
-        """Of those who take part, and of everybody, by their number."""
+        """Of the clients that take part, and of all clients, by their number."""
         federation = self.federation
         counts = {federation.seen, len(federation)}
         sites = federation.sites
@@ -140,9 +140,7 @@ def check_fit(world: World, batch_size: int | None, *, augments: bool = False) -
     )
     x = as_tensor(federation.x[rows])
     if augments and (x.ndim not in (3, 4) or not x.is_floating_point()):
-        raise UserError(
-            f"Augmentation is for images, and samples of {federation.name!r} have the shape {federation.input_shape}: leave it away."
-        )
+        raise UserError(f"Augmentation is for images, and samples of {federation.name!r} have the shape {federation.input_shape}: omit it.")
     outputs = _compute_outputs(world, x.float() if x.is_floating_point() else x)
     shape = tuple(outputs.shape)
     if federation.task.name == "next-token":
@@ -150,8 +148,8 @@ def check_fit(world: World, batch_size: int | None, *, augments: bool = False) -
     elif shape != (CHECKED_SAMPLES, classes) and not (shape == (CHECKED_SAMPLES, 1) and classes == 2 and counted):
         what = {"classification": "classes", "multilabel": "labels", "regression": "target"}[federation.task.name]
         raise UserError(
-            f"Model {world.model.text!r} gives outputs of shape {shape} for {CHECKED_SAMPLES} samples, and {federation.name!r} has {classes} "
-            f"{what}: let it give {classes} numbers a sample; a factory is told how many by its parameter 'outputs'."
+            f"Model {world.model.text!r} gives outputs of shape {shape} for {CHECKED_SAMPLES} samples, and {federation.name!r} has "
+            f"{classes} {what}: let it give {classes} numbers a sample; a factory gets this number as its parameter 'outputs'."
         )
     _check_loss(world, outputs, as_tensor(federation.y[rows]))
     if find_smallest_batch(world.model.module(), x.float() if x.is_floating_point() else x) > 1:

@@ -177,7 +177,7 @@ def test_models_of_any_kind_are_counted_together_as_each_by_itself() -> None:
         *stamped(world, *(Serving.one(everybody, model) for model in models[:2]), answers=True),
     ]
     with LoopEngine(world) as loop:
-        judge = loop.space(world).judge
+        judge = loop.space(world).classify
         jury = batch.BatchEvaluator(lambda models, rows: [judge(model, rows) for model in models], EvalSets(world.federation))
         found = batch.evaluate_together([Work.bind(ask, world) for ask in asks], {world: jury}, map)
         expected = loop.run(asks)

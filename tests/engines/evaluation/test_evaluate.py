@@ -163,7 +163,7 @@ def test_likeliest_classes_give_the_counts_that_probabilities_give(model: str) -
         TorchEvaluator(world.federation, get_layer_sizes(world), torch.device("cpu")),
     )
     expected = evaluated(ask, world.federation, space.predict, parts)
-    for judge in (space.judge, lambda model, rows: dense.classify([model], rows)[0]):
+    for judge in (space.classify, lambda model, rows: dense.classify([model], rows)[0]):
         found = evaluated(ask, world.federation, _never, parts, judge)
         for name in ("hits", "predicted", "actual"):
             np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))

@@ -95,15 +95,15 @@ def oracle(world: World, job: TrainingJob, optimizer: Optimizer = "sgd") -> tupl
             optimizer=optimizer,
             max_steps=int(job.max_steps[i]) if job.max_steps[i] > 0 else None,
         )
-        start = space.vector(job.models[row])
+        start = space.to_tensor(job.models[row])
         visit = ClientTraining(
             samples=job.indices[job.offsets[i] : job.offsets[i + 1]],
             key=int(job.keys[i]),
             start=start,
             epochs=int(job.epochs[i]) if job.max_steps[i] else 0,
             mu=float(job.mu[i]),
-            anchor=start if job.anchors is None else space.vector(job.anchors[i]),
-            linear=None if job.linear is None else space.vector(job.linear[i]),
+            anchor=start if job.anchors is None else space.to_tensor(job.anchors[i]),
+            linear=None if job.linear is None else space.to_tensor(job.linear[i]),
         )
         steps[i], _ = train_client(space, visit, local)
         vectors[i] = read_vector(space.module)

@@ -117,7 +117,7 @@ def by_loop(world: World, whole: RuleJob) -> tuple[Floats, Ints, Floats]:
     space, job = Workspace(world, torch.device("cpu"), torch.float64), whole.job
     vectors, steps, more = [], [], []
     for i, row in enumerate(job.start):
-        start = space.vector(job.models[row])
+        start = space.to_tensor(job.models[row])
         visit = ClientTraining(
             samples=job.indices[job.offsets[i] : job.offsets[i + 1]],
             key=int(job.keys[i]),
@@ -125,8 +125,8 @@ def by_loop(world: World, whole: RuleJob) -> tuple[Floats, Ints, Floats]:
             epochs=int(job.epochs[i]),
             mu=float(job.mu[i]),
             anchor=start,
-            linear=None if job.linear is None else space.vector(job.linear[i]),
-            extra={name: space.vector(rows[i]) for name, rows in whole.extra.items()},
+            linear=None if job.linear is None else space.to_tensor(job.linear[i]),
+            extra={name: space.to_tensor(rows[i]) for name, rows in whole.extra.items()},
         )
         taken, further = train_client(space, visit, whole.local)
         vectors.append(read_vector(space.module))

@@ -237,7 +237,7 @@ class PrivateTrainer:
         from opacus.optimizers import DPOptimizer
 
         space, own = self._space, self.world.federation.train[int(ask.clients[row])]
-        write_vector(space.module, space.vector(ask.models[ask.start[row]]))
+        write_vector(space.module, space.to_tensor(ask.models[ask.start[row]]))
         space.module.train()
         weights = [w for w in space.module.parameters() if w.requires_grad]
         optimizer = make_optimizer(list(weights), ask.local)
@@ -271,7 +271,7 @@ class PrivateTrainer:
         return sum_ if ask.linear is None else sum_ + self._piece(ask.linear[row], part.begin, weight)
 
     def _piece(self, vector: Floats, begin: int, weight: Tensor) -> Tensor:
-        return self._space.vector(vector[begin : begin + weight.numel()]).view(weight.shape)
+        return self._space.to_tensor(vector[begin : begin + weight.numel()]).view(weight.shape)
 
 
 def compute_sample_gradients(space: Workspace, weights: list[nn.Parameter], rows: Any) -> None:

@@ -87,7 +87,7 @@ def evaluate_together(works: Sequence[Work], juries: Mapping[World, BatchEvaluat
     for number, work in enumerate(works):
         ask = work.ask
         if isinstance(ask, Evaluate) and ask.share is None and work.world in juries:  # the samples of a share are each seed's own
-            model = find_only_model(ask, work.world.federation, work.judged())
+            model = find_only_model(ask, work.world.federation, work.evaluation_parts())
             if model is not None:
                 groups.setdefault((id(work.world), ask.part, ask.clients.tobytes(), ask.loss_limit), []).append((number, model))
     found: dict[int, Evaluated] = {}
@@ -96,7 +96,7 @@ def evaluate_together(works: Sequence[Work], juries: Mapping[World, BatchEvaluat
         if len(members) < min(2, len(works)) or not isinstance(first.ask, Evaluate):
             continue
         jury = juries[first.world]
-        panel = jury.panels.of(first.judged(), first.ask.clients)
+        panel = jury.panels.of(first.evaluation_parts(), first.ask.clients)
         together = max(1, MOST // max(1, len(panel.y)))
         for begin in range(0, len(members), together):
             numbers, models = zip(*members[begin : begin + together], strict=True)
@@ -141,7 +141,7 @@ def _offset_by_lane(places: Ints, lanes: int, cells: int) -> Ints:
 def _evaluate_with_answers(ask: Evaluate, work: Work, judged: Classified) -> Evaluated:
     """Where samples are told one by one, which is after the last round."""
     federation = work.world.federation
-    return evaluate(ask, federation, _refuse_predict, work.judged(), lambda model, rows: judged)
+    return evaluate(ask, federation, _refuse_predict, work.evaluation_parts(), lambda model, rows: judged)
 
 
 def _refuse_predict(model: Floats, rows: Ints | None) -> tuple[Doubles, Doubles]:

@@ -52,7 +52,7 @@ def train(job: TrainingJob, threads: int | None = None) -> tuple[Floats, Ints]:
 
 
 def estimate_seconds(job: TrainingJob, steps: Ints) -> Doubles:
-    """About how long each training takes on one core; nought without steps."""
+    """About how long each training takes on one core; zero without steps."""
     batch = np.minimum(job.batch_size, job.samples())
     return np.asarray(steps * (batch * (job.parameters * SECONDS_PER_PRODUCT) + SECONDS_PER_STEP), dtype=np.float64)
 
@@ -83,7 +83,7 @@ def warm_up() -> None:
 
 
 def _run_workers(run: Callable[[], None], workers: int, threads: int, lend: bool, stop: Ints) -> None:
-    """Run the same worker so many times at once; on any interruption tell them all to stop, and see that they have."""
+    """Run the same worker so many times at once; on any interruption signal them all to stop, and see that they have."""
     futures: list[Future[None]] = []
     try:
         futures += [_get_pool(os.getpid(), threads).submit(run) for _ in range(workers - lend)]

@@ -191,7 +191,7 @@ def train_in_parts(job: TrainingJob, x: torch.Tensor, y: torch.Tensor) -> torch.
     given, shape = send_rows(job.models, x.device), (len(job.start), job.parameters)
     found = torch.empty(shape, device=choose_storage_device(shape, x.device, get_resident_memory))
     for begin, end in split_job(job, x.device):
-        part = job.part(begin, end)
+        part = job.slice(begin, end)
         models = pack_models(part, given)
         for piece in iterate_pieces(part, part.steps(), models.reals, y):
             _launch(job.sizes, x, models, piece)

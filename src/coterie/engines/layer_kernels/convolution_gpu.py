@@ -123,13 +123,13 @@ BLOCK = 1024
 def spread_slopes(layer: "ConvLayer", won: Tensor, slope: Tensor) -> Tensor:
     """(k, B, H, W, O) the slope by what the convolution gave, with the margin that a convolution back needs."""
     k, batch = won.shape[:2]
-    high, wide = (places + 2 * compute_reach(layer, side) for side, places in enumerate(layer.places))
+    reach = compute_reach(layer, 0), compute_reach(layer, 1)
+    high, wide = (places + 2 * beyond for places, beyond in zip(layer.places, reach, strict=True))
     whole = slope.new_empty(k, batch, high, wide, layer.outputs)
     size = high * wide * layer.outputs
     blocks = triton.cdiv(size, BLOCK)
     _spread[(k * batch * blocks,)](
-        slope.contiguous(), won, whole, blocks, high, wide, compute_reach(layer, 0), compute_reach(layer, 1), *layer.pooled, layer.outputs, layer.pool,
-        BLOCK=BLOCK,
+        slope.contiguous(), won, whole, blocks, high, wide, *reach, *layer.pooled, layer.outputs, layer.pool, BLOCK=BLOCK
     )  # fmt: skip
     return whole
 
@@ -155,7 +155,7 @@ def _spread(
     POOL: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Every slope to the place that has won its pool, nought elsewhere."""
+    """Every slope to the place that has won its pool, zero elsewhere."""
     image = (tl.program_id(0) // BLOCKS).to(tl.int64)
     place = tl.program_id(0) % BLOCKS * BLOCK + tl.arange(0, BLOCK)
     o = place % OUTPUTS
@@ -258,7 +258,8 @@ def descend(layer: "ConvLayer", own: StackedWeights, x: Tensor, whole: Tensor, d
         into, bias_into = x.new_empty(k, parts, layer.taps * layer.outputs), x.new_empty(k, parts, layer.outputs)
     _weight[(k * blocks * parts, triton.cdiv(layer.outputs, columns))](
         x, whole, weight, bias, into, bias_into, *make_term_operands(layer, descent if whole_step else Descent(descent.into, None), into),
-        count, blocks, parts, share, batch, *layer.padded, *layer.places, *whole.shape[2:4], compute_reach(layer, 0), compute_reach(layer, 1),
+        count, blocks, parts, share, batch, *layer.padded, *layer.places, *whole.shape[2:4],
+        compute_reach(layer, 0), compute_reach(layer, 1),
         layer.channels, layer.window[1], layer.taps, layer.outputs, layer.bias is not None, whole_step,
         M=rows, N=columns, D=tiles.depth, PRECISION=tiles.how, num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip

@@ -125,7 +125,7 @@ def _backward(
     O: tl.constexpr,  # noqa: E741
     PRECISION: tl.constexpr,
 ) -> None:
-    """A block of the inputs of one training: nobody else reads or writes the weights that meet them."""
+    """A block of the inputs of one training: no other program reads or writes the weights that meet them."""
     client = (tl.program_id(0) // BLOCKS).to(tl.int64)
     block = tl.program_id(0) % BLOCKS
     b, i = tl.arange(0, B), block * I + tl.arange(0, I)

@@ -97,7 +97,7 @@ class DenseLayer(StackedLayer):
     outputs: int
     relu: bool
     image: tuple[int, int, int] | None = None
-    first: bool = False  # nobody asks for its inputs' slopes
+    first: bool = False  # its inputs' slopes are not needed
     after_relu: bool = False  # whether a ReLU made the inputs
 
     def to_layer_order(self, name: str, rows: Tensor) -> Tensor:

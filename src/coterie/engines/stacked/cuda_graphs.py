@@ -111,7 +111,7 @@ class CapturedSteps:
             self._shared[name].copy_(tensor)
         self._clock.zero_()
 
-    def walk(self, segments: Sequence[Segment], samples: Tensor, counts: Tensor) -> list[Tensor]:
+    def run_segments(self, segments: Sequence[Segment], samples: Tensor, counts: Tensor) -> list[Tensor]:
         """All the steps, on samples (T, capacity, B) of which counts (T, capacity) are real; what each row had when it ended."""
         levels = [round_level(segment.active, len(self._counts)) for segment in segments]
         left = Counter[int]()  # steps to come at each level

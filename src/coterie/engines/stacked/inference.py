@@ -109,7 +109,7 @@ class StackedEachEvaluator:
 
 
 def compute_stacked_gradients(route: StackedTrainer, models: Tensor, start: Ints, samples: Parts) -> tuple[Tensor, Doubles]:
-    """(n, d) float32, with noughts for what is not trained, and (n,) mean losses: of the i-th samples at row ``start[i]`` of the models."""
+    """(n, d) float32, with zeros for what is not trained, and (n,) mean losses: of the i-th samples at row ``start[i]`` of the models."""
     shape = len(start), models.shape[1]
     home = choose_storage_device(shape, route.device, get_resident_memory)
     found, losses = torch.zeros(shape, dtype=torch.float32, device=home), torch.zeros(shape[0], dtype=torch.float64, device=home)
@@ -127,5 +127,5 @@ def _compute_chunk(route: StackedTrainer, models: Tensor, samples: Parts, rows: 
     """Gradients, a stacked one for each weight, and losses."""
     stack = ProbeStack.of(route, models, [samples[i] for i in rows])
     weights = [stack.tensors[s.name].requires_grad_() for s in route.layout.weights]
-    gradients, means = route.stepper.slopes(weights, stack.tensors, route.shared, stack.samples, stack.counts)
+    gradients, means = route.stepper.compute_gradients(weights, stack.tensors, route.shared, stack.samples, stack.counts)
     return tuple(gradients), means

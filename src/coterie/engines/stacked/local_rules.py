@@ -69,8 +69,9 @@ def _train_chunk(stepper: StackedStepper, layout: Layout, whole: RuleJob, loop: 
     job, device = whole.job, stepper.x.device
     steps, table = job.steps()[rows], schedule.make_step_table(job, rows, len(rows))
     samples, counts = torch.as_tensor(table.samples, device=device), torch.as_tensor(table.counts, device=device)
-    own = stepper.named(start)
-    received, extra = stepper.named(job.models[job.start[rows]]), {name: stepper.named(v[rows]) for name, v in whole.extra.items()}
+    own = stepper.split_by_name(start)
+    received = stepper.split_by_name(job.models[job.start[rows]])
+    extra = {name: stepper.split_by_name(vectors[rows]) for name, vectors in whole.extra.items()}
     weights = [own[s.name].requires_grad_() for s in layout.weights]
     optimizer, terms = whole.rule.optimizer(list(weights), whole.local), _make_terms(stepper, layout, job, rows)
     ended = {name: tensor.detach().clone() for name, tensor in own.items()}
@@ -108,7 +109,7 @@ def _compute_objectives(
     def one(own: Weights, received: Weights, extra: Mapping[str, Weights], x: Tensor, y: Tensor, share: Tensor) -> Tensor:
         return rule.objective(RuleStep(stepper.module, stepper.loss, loop, own, received, extra, x, y, share))
 
-    with torch.enable_grad(), stepper.mapping():
+    with torch.enable_grad(), stepper.rewrite_for_vmap():
         found: Tensor = vmap(one)(own, received, extra, stepper.x[samples], stepper.y[samples], shares)
     return found
 
@@ -117,11 +118,11 @@ def _make_terms(stepper: StackedStepper, layout: Layout, job: TrainingJob, rows:
     """The proximal and the linear term, where any training has them."""
     found: list[_Term] = []
     if job.mu.any():
-        anchors = stepper.named(job.models[job.start[rows]] if job.anchors is None else job.anchors[rows])
+        anchors = stepper.split_by_name(job.models[job.start[rows]] if job.anchors is None else job.anchors[rows])
         mu = torch.as_tensor(job.mu[rows], device=stepper.x.device)
         found.append(lambda j, w: _expand_rows(mu, w) * (w - anchors[layout.weights[j].name]))
     if job.linear is not None:
-        slopes = stepper.named(job.linear[rows])
+        slopes = stepper.split_by_name(job.linear[rows])
         found.append(lambda j, w: slopes[layout.weights[j].name])
     return found
 

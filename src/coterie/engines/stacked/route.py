@@ -54,7 +54,7 @@ def _measure_saved_bytes(stepper: StackedStepper, dtype: torch.dtype, samples: i
         for name, tensor in [*stepper.module.named_parameters(), *stepper.module.named_buffers()]
     }
     stepper.module.train()
-    rewritten = (stepper.rewrite_convolutions(), stepper.mapping())
+    rewritten = (stepper.rewrite_convolutions(), stepper.rewrite_for_vmap())
     with use_torch_seed(0), torch.enable_grad(), rewritten[0], rewritten[1], saved_tensors_hooks(keep, lambda tensor: tensor):
         with autocast_pass(stepper.precision, device):  # in bfloat16 half as much is kept of most
             outputs: Tensor = functional_call(stepper.module, copies, (stepper.x[numbers],))
@@ -178,7 +178,7 @@ class StackedTrainer:
             samples, counts = make_step_table_on_device(job, trainings, capacity, self.device)
             steps = self._captured_steps(stack, shared, rule, samples.shape[2])
             del stack  # its numbers lie in the captured one
-            return steps.walk(segments, samples, counts)
+            return steps.run_segments(segments, samples, counts)
         table = schedule.make_step_table(job, trainings, capacity)
         samples, counts = torch.as_tensor(table.samples, device=self.device), torch.as_tensor(table.counts, device=self.device)
         clock = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -247,7 +247,7 @@ class StackedTrainer:
         return steps
 
     def estimate_pass_bytes(self, samples: int) -> int:
-        """What a forward and a backward pass of so many samples keep on their way."""
+        """What a forward and a backward pass of so many samples keep between them."""
         if self._activations is None:
             self._activations = measure_activation_bytes(self.stepper, self.dtype)
         return samples * (2 * self._activations + self.x[:1].nbytes)

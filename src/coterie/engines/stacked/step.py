@@ -43,7 +43,7 @@ class StepTerms:
     mu: Tensor | None = None  # (m, 1)
     anchor: Tensor | None = None  # (m, size)
     linear: Tensor | None = None  # (m, size)
-    shifted: Tensor | None = None  # (m, 1): nought where the linear term is
+    shifted: Tensor | None = None  # (m, 1): zero where the linear term is
     decay: Tensor | None = None  # (m, 1)
 
     def add_terms(self, g: Tensor, w: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ def find_lookup_table(module: nn.Module, layout: Layout) -> Slice | None:
 
 
 def find_distinct_rows(rows: Tensor) -> tuple[Ints, Ints]:
-    """Of rows (k, size), (k,) which of those that differ each is, and (u,) where these are first found: equal to the bit."""
+    """Of rows (k, size), (k,) which of those that differ each is, and (u,) where these are first found: bitwise equal."""
     bits = rows.view(torch.int32)
     marks = bits.sum(dim=1, dtype=torch.int64).cpu().numpy()  # whatever the order of the sum: equal rows have equal marks
     which, firsts = np.zeros(len(rows), dtype=np.int64), list[int]()
@@ -200,7 +200,7 @@ class StackedStepper:
         kind = self._types[name]
         return values.to(self.dtype) if kind.is_floating_point else values.round().to(kind)
 
-    def named(self, vectors: Floats) -> dict[str, Tensor]:
+    def split_by_name(self, vectors: Floats) -> dict[str, Tensor]:
         """Rows of flat vectors (m, d) as stacked tensors by name."""
         there = torch.as_tensor(np.ascontiguousarray(vectors), device=self.x.device)
         return {s.name: self.cast_slice(s.name, there[:, s.begin : s.end]).reshape(len(there), *s.shape).clone() for s in self._slices}
@@ -208,7 +208,7 @@ class StackedStepper:
     def rewrite_convolutions(self) -> AbstractContextManager[object]:
         return ConvAsProducts() if self.products else nullcontext()
 
-    def mapping(self) -> AbstractContextManager[object]:
+    def rewrite_for_vmap(self) -> AbstractContextManager[object]:
         return VmapRewrites() if self._rewritten else nullcontext()
 
     def step(self, stack: Stack, shared: Shared, samples: Tensor, counts: Tensor, clock: Tensor, rule: StepRule) -> None:
@@ -219,10 +219,10 @@ class StackedStepper:
         # running statistics change in place, each row its own, since they are mapped over as well
         tensors |= {s.name: tensor.view(len(tensor), *s.shape) for s, tensor in zip(others, stack.others, strict=True)}
         self.module.train()
-        gradients, _ = self.slopes(weights, tensors, shared, samples, counts, stack.tables[0] if stack.tables else None)
+        gradients, _ = self.compute_gradients(weights, tensors, shared, samples, counts, stack.tables[0] if stack.tables else None)
         update(stack, gradients, clock, rule)
 
-    def slopes(
+    def compute_gradients(
         self,
         weights: Sequence[Tensor],
         tensors: dict[str, Tensor],
@@ -249,7 +249,7 @@ class StackedStepper:
             return result.to(self.dtype)
 
         x = self.x[samples] if reads is None or self.lookup is None else offset_tokens(self.x[samples], reads, self.lookup)
-        with self.rewrite_convolutions(), self.mapping():
+        with self.rewrite_convolutions(), self.rewrite_for_vmap():
             if self._adapters:  # one large batch through the body that all have in common
                 flat = passed(tensors, x.flatten(0, 1))
                 return flat.view(*samples.shape, *flat.shape[1:])
