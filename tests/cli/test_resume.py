@@ -116,7 +116,7 @@ def test_what_no_folder_says_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not have all that is needed to resume; the command that made it has"):
         resume_study(tmp_path / "study")
     (tmp_path / "study" / "data.json").write_text("{}")  # as the server of a real federation writes it
-    with pytest.raises(UserError, match=r"is of a real federation.*go on with 'coterie launch --resume'"):
+    with pytest.raises(UserError, match=r"is of a real federation.*resume it with 'coterie launch --resume'"):
         resume_study(tmp_path / "study")
 
 

@@ -187,7 +187,7 @@ def test_a_study_goes_on_from_what_is_whole(damage: str, whole: Path, tmp_path: 
     assert {end.round_ for end in evidence.ends().values()} == {4}
     added = "\n".join((folder / "log.txt").read_text().splitlines()[lines:])
     assert told in added
-    assert ("made again" in added) == bool(told)
+    assert ("run again" in added) == bool(told)
 
 
 def test_a_folder_whose_every_state_is_gone_begins_anew(whole: Path, tmp_path: Path) -> None:
