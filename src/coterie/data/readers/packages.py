@@ -34,10 +34,10 @@ def download(wanted: "Package", folder: Path) -> None:
     try:
         # In the folder, which is empty: Python must not find modules where the user happens to be.
         ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C.UTF-8"})
-        reason = _find_reason(ended.stderr) if ended.returncode or not (folder / wanted.file).is_file() else ""
+        reason = _find_reason(ended.stderr) if ended.returncode or not (folder / wanted.file).is_file() else None
     except FileNotFoundError:
         reason = f"there is no {wanted.client} here"
-    if reason:
+    if reason is not None:
         raise UserError(
             f"{wanted.client} could not download {wanted.name} {wanted.version}: {reason}; get {wanted.file} by other means and put it "
             "into the folder packages of your data folder."
