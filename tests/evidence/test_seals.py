@@ -156,4 +156,4 @@ def test_a_federation_that_was_not_begun_is_named(folder: Path) -> None:
     shutil.rmtree(folder / FOLDERS[1])
     (folder / SEALS).unlink()
     edit_json(folder / "compare.json", lambda tree: tree.update(format=2))  # as an earlier version left it
-    assert open_comparison(folder).faults == (f"{folder / FOLDERS[1]} is not there: it was not begun yet, or it was removed.",)
+    assert open_comparison(folder).faults == (f"{folder / FOLDERS[1]} is missing: it was not started yet, or it was removed.",)
