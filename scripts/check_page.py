@@ -48,7 +48,7 @@ QUESTIONS = (
 AXES = {  # of each chart of an inspection, where they are the same whatever was found
     "similarity": ("clients in dendrogram order",),
     "map": ("first shared direction",),
-    "curves": ("number of groups", "share of the common variance; agreement", "this federation"),
+    "curves": ("number of groups", "share of the variance; agreement", "this federation"),
     "pilot": ("accuracy, %", "one model", "groups", "random groups of the same sizes"),
     "gains": ("clients, from worst to best", "gain over one model, points"),
 }

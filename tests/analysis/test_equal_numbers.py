@@ -221,7 +221,7 @@ def test_runs_that_diverged_are_named_wherever_problems_are(views: Views) -> Non
 def test_the_last_evaluated_round_of_a_run_that_diverged_is_not_its_final_score(views: Views, means: pd.DataFrame) -> None:
     clients = Evidence.open(views.folder).frame("clients")
     actual = Evidence.open(views.folder).actual.sum()
-    right = clients[clients["method"] == RUNAWAY].assign(credits=lambda frame: frame.filter(regex=r"^hits_").sum(axis=1))
+    right = clients[clients["method"] == RUNAWAY].assign(right=lambda frame: frame.filter(regex=r"^hits_").sum(axis=1))
     last = [lane[lane["round"] == lane["round"].max()]["right"].sum() / actual for _, lane in right.groupby("seed")]
     assert np.mean(last) != pytest.approx(means.loc[RUNAWAY, "final"])  # what a view would show that took it for one
 

@@ -175,7 +175,7 @@ def test_a_metric_of_ones_own(tmp_path: Path) -> None:
     assert (own.metric.noun, own.metric.is_macro) == ("youden", True)
     again = open_comparison(tmp_path / "c", metric=youden)
     assert again.federations[0].records.accuracy.tolist() == own.records.accuracy.tolist()
-    with pytest.raises(UserError, match=r"is compared by code that is not Coterie's, the metric '.*:youden'.*say metric="):
+    with pytest.raises(UserError, match=r"is compared by code that is not Coterie's, the metric '.*:youden'.*add metric="):
         open_comparison(tmp_path / "c")
     with pytest.raises(UserError, match=r"gives values of shape \(2,\) for \d+ rows"):
         compare_evidence([own.records.evidence], metric=lambda counts: np.zeros(2))

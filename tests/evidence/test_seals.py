@@ -159,4 +159,4 @@ def test_a_federation_that_was_not_begun_is_named(folder: Path) -> None:
     assert seals is not None
     files = {name: sha256 for name, sha256 in seals.items() if not name.startswith(FOLDERS[1])}
     edit_json(folder / SEALS, lambda tree: tree.update(files=files, sha256=hash_text(format_json(files))))
-    assert open_comparison(folder).faults == (f"{folder / FOLDERS[1]} is not there: it was not begun yet, or it was removed.",)
+    assert open_comparison(folder).faults == (f"{folder / FOLDERS[1]} is missing: it was not started yet, or it was removed.",)
