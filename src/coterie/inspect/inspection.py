@@ -197,10 +197,23 @@ def inspect_data(
     execution: Execution | None = None,
     watch: StepsCallback | None = None,
 ) -> Inspection:
-    """Inspect a simulated federation. A real one runs the same `run_inspection`, carried out by its own engine.
+    """Inspect a simulated federation: do clients differ, in distinct groups, and would grouping help?
 
-    `watch` is told, after every question to the clients, how many of how many are answered, and what comes next; without one, a notebook
-    shows it.
+    Args:
+        data: A federation, or its spec.
+        model: A spec, a module, or a class or function that makes one.
+        seed: The seed of the random model, the halves and the reference.
+        data_seed: The draw of the data.
+        data_dir: The folder of data sets.
+        plan: What is asked of clients, and the pilot.
+        execution: Engine, device and threads.
+        watch: Is called after every question with the number answered, the total and the next one. Default: a bar in a notebook.
+
+    Returns:
+        The answers with their evidence; `coterie.inspect.answers.write_answers` writes them in words.
+
+    Example:
+        >>> found = ct.inspect_data("digits/rotated(clients=40,groups=4)")  # doctest: +SKIP
     """
     federation = data if isinstance(data, Federation) else load(data, data_seed, data_dir)
     named, make = resolve_model(model)
