@@ -29,7 +29,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Comparison:
-    """What studies found, federation by federation, and over all of them."""
+    """The findings of a comparison, federation by federation and over all of them.
+
+    Example:
+        verdicts = ct.compare(["fedsim"], data="heart", out="runs/heart").verdicts()
+    """
 
     federations: tuple[Findings, ...]
     ranking: Ranking | None  # over federations; None for fewer than two of them or three shared methods

@@ -234,7 +234,11 @@ class ModelAsk(Ask[R]):
 
 @dataclass(frozen=True)
 class Train(ModelAsk[Trained]):
-    """Train locally and send the model back."""
+    """Ask clients to train locally and send the model back.
+
+    Example:
+        trained = yield from Train(ctx.cohort(), state.models, ctx.local)
+    """
 
     reply = Trained
 
@@ -271,7 +275,11 @@ class Train(ModelAsk[Trained]):
 
 @dataclass(frozen=True)
 class Gradient(ModelAsk[Gradients]):
-    """The full-batch mean gradient at the model sent."""
+    """Ask for the full-batch mean gradient at the model sent.
+
+    Example:
+        gradients = yield from Gradient(ctx.cohort(), state.models)
+    """
 
     reply = Gradients
 
@@ -283,7 +291,11 @@ class Gradient(ModelAsk[Gradients]):
 
 @dataclass(frozen=True)
 class Losses(ModelAsk[LossTable]):
-    """The mean loss of every one of the k models on the client's own data."""
+    """Ask for the mean loss of each of k models on the client's own data.
+
+    Example:
+        table = yield from Losses(ctx.cohort(), state.models)
+    """
 
     reply = LossTable
     every_model = True
@@ -297,7 +309,11 @@ class Losses(ModelAsk[LossTable]):
 
 @dataclass(frozen=True)
 class AskErrors(ModelAsk[Errors]):
-    """The errors of every one of the k models on the client's training data (for PNI)."""
+    """Ask for the errors of each of k models on the client's training data (for PNI).
+
+    Example:
+        errors = yield from AskErrors(clients, models)
+    """
 
     reply = Errors
     every_model = True

@@ -155,7 +155,13 @@ def make_optimizer(weights: "list[Tensor]", local: "Local") -> "torch.optim.Opti
 
 @dataclass(frozen=True, kw_only=True)
 class Local:
-    """Local training, with the settings that every study names."""
+    """The settings of local training.
+
+    Each field's help is printed by ``coterie run --help``.
+
+    Example:
+        Local(epochs=2, batch_size=None, lr=0.1)
+    """
 
     epochs: int = setting(1, "Local epochs a round.", least=1)
     batch_size: int | None = setting(10, "Batch size; 0 is the full batch.", least=1, flag="--batch", zero_is_none=True)

@@ -186,7 +186,14 @@ class Context:
 
 
 def done(value: T) -> Round[T]:
-    """A generator that asks nothing: for starts and servings that need no client."""
+    """A round that asks nothing: for starts and servings that need no client.
+
+    Args:
+        value: What the round returns.
+
+    Returns:
+        A generator, for a method's `start` or `serve`: ``return done(state)``.
+    """
     return value
     yield  # unreachable; makes this function a generator
 

@@ -80,7 +80,7 @@ class Mixing:
 
 
 def mix(mixing: Mixing, vectors: Floats, before: Floats) -> Floats:
-    """Apply the matrix: (k, n) over (n, d) replies and (k, k0) over (k0, d) old models, in float64, rounded once.
+    """Apply a mixing matrix: (k, n) over (n, d) replies and (k, k0) over (k0, d) old models, in float64, rounded once.
 
     Each row is summed by itself, client after client in ascending order, leaving out zero weights: a row's bits depend neither on the
     other rows, nor on clients that do not count in it, nor on the order of arrival.

@@ -241,7 +241,13 @@ def refuse_speeds(text: str | None) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The settings of a round."""
+    """The settings that all methods of a study share: rounds, cohorts, learning rate, simulated conditions.
+
+    Each field's help is printed by ``coterie run --help``.
+
+    Example:
+        Plan(rounds=100, cohort=10, local=Local(epochs=2, lr=0.1))
+    """
 
     rounds: int = setting(30, "Rounds.", least=1)
     cohort: int | None = setting(None, "Clients a round. Default: all that can be reached, or the window's share.", least=1)

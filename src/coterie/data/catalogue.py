@@ -79,6 +79,12 @@ def load(spec: str, data_seed: int = 0, data_dir: Path | None = None, *, client:
         data_seed: Which draw.
         data_dir: Where data sets lie that do not come with the package.
         client: The name of the one client of a table that names none, neither by a column nor by several files.
+
+    Returns:
+        The clients' data, divided into training, validation and test parts.
+
+    Example:
+        >>> federation = ct.load("digits/rotated(clients=20,groups=4)")  # doctest: +SKIP
     """
     steps = parse_path(spec)
     _check_steps(steps)

@@ -82,7 +82,11 @@ TRAIN, VALIDATION, TEST, NOWHERE = 0, 1, 2, -1
 
 @dataclass(frozen=True)
 class Samples:
-    """A data set before it is divided among clients; `central` is a test set the server may keep for itself."""
+    """A data set before it is divided among clients; `central` is a test set of the server.
+
+    Example:
+        federation = coterie.data.partitions.iid(samples, clients=10)
+    """
 
     name: str
     x: Array  # (N, ...) float32 features, or integer tokens
@@ -99,7 +103,11 @@ class Samples:
 
 @dataclass(frozen=True)
 class Federation:
-    """Everything the simulated world holds. Methods never see it: they see a roster and replies."""
+    """The data of all simulated clients. Methods never see it: they see a roster and replies.
+
+    Example:
+        data = ct.Federation.from_arrays(x, y, clients, test=0.3)
+    """
 
     name: str
     x: Array  # (N, ...) shared by all clients and all lanes

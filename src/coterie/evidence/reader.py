@@ -51,7 +51,11 @@ def insert_column(frame: "pd.DataFrame", at: int, name: str, values: "pd.Series"
 
 @dataclass(frozen=True)
 class Evidence:
-    """A study's records, from a folder or from memory."""
+    """A study's records, from a folder or from memory.
+
+    Example:
+        rounds = ct.Evidence.open("runs/heart").frame("rounds")
+    """
 
     settings: Settings
     rosters: Mapping[int, pa.Table]  # by draw

@@ -113,6 +113,12 @@ def digest(evidence: Evidence, *, counts: bool = False) -> str:
         evidence: The study.
         counts: Whether to cover integers only: right answers and predictions by class, groups, and the roster. Losses differ in their
             last bits between processors.
+
+    Returns:
+        The hash in hexadecimal.
+
+    Example:
+        >>> ct.digest(ct.Evidence.open("runs/heart"))  # doctest: +SKIP
     """
     total = hashlib.sha256(to_json_line(evidence.settings.identity()).encode())
     for name in TABLES:

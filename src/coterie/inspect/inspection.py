@@ -196,17 +196,23 @@ def inspect_data(
     execution: Execution | None = None,
     watch: StepsCallback | None = None,
 ) -> Inspection:
-    """Inspect a simulated federation. A real one runs the same `run_inspection` on its own engine.
+    """Inspect a simulated federation: do clients differ, in distinct groups, and would grouping help?
 
     Args:
-        data: A data set's spec, or a federation.
-        model: A model's spec, or the user's own.
-        seed: Of the initial model and of all random draws.
-        data_seed: Of the data, where these are drawn.
-        data_dir: Where data sets are stored.
-        plan: What may be asked.
-        execution: The engine and device.
-        watch: Called after every question to the clients; without one, a notebook shows a progress bar.
+        data: A federation, or its spec.
+        model: A spec, a module, or a class or function that makes one.
+        seed: The seed of the random model, the halves and the reference.
+        data_seed: The draw of the data.
+        data_dir: The folder of data sets.
+        plan: What is asked of clients, and the pilot.
+        execution: Engine, device and threads.
+        watch: Is called after every question with the number answered, the total and the next one. Default: a bar in a notebook.
+
+    Returns:
+        The answers with their evidence; `coterie.inspect.answers.write_answers` writes them in words.
+
+    Example:
+        >>> found = ct.inspect_data("digits/rotated(clients=40,groups=4)")  # doctest: +SKIP
     """
     federation = data if isinstance(data, Federation) else load(data, data_seed, data_dir)
     named, make = resolve_model(model)

@@ -147,7 +147,17 @@ class Indexed(Protocol):
 
 
 def from_torch(dataset: Indexed, clients: Sequence[str], name: str = "torch", classes: Sequence[str] | None = None) -> Samples:
-    """Samples of a torch Dataset of (features, class number), and the id of the client that holds each: ``natural(from_torch(...))``."""
+    """Make samples of a torch Dataset of (features, class number).
+
+    Args:
+        dataset: The data set; it is read once.
+        clients: The id of the client that holds each sample.
+        name: The name of the data in evidence.
+        classes: The names of the classes. Default: their numbers.
+
+    Returns:
+        Samples to divide among clients: ``coterie.data.partitions.natural(ct.from_torch(dataset, clients))``.
+    """
     pairs = [dataset[i] for i in range(len(dataset))]
     x = np.stack([np.asarray(features) for features, _ in pairs])
     y = np.array([int(label) for _, label in pairs], dtype=np.int64)

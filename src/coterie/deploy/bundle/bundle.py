@@ -133,7 +133,11 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
-    """Models for some clients. It holds no data and asks nobody."""
+    """Models for some clients, usable without study or server. It holds no data.
+
+    Example:
+        predictions = ct.read_bundle("bundles/site-1").answer(x)
+    """
 
     origin: Origin
     model: str  # the spec of the module that the vectors belong to

@@ -203,8 +203,19 @@ def write_bundle(bundle: Bundle, folder: Path) -> None:
 
 
 def read_bundle(folder: Path | str, model: str | None = None, *, trust: bool = False) -> Bundle:
-    """A bundle from its folder. One whose model is the user's own code is read only with `trust`, or if `model` names that very spec:
-    otherwise whoever wrote the bundle could have any module imported."""
+    """Read a bundle from its folder.
+
+    Args:
+        folder: The folder that 'coterie export' or 'coterie place' wrote.
+        model: The spec of the bundle's model, repeated: allows code of that spec only.
+        trust: Whether code that the bundle names may be imported.
+
+    Returns:
+        The models, with what is needed to answer a client's rows.
+
+    Example:
+        >>> bundle = ct.read_bundle("bundles/site-1")  # doctest: +SKIP
+    """
     folder = Path(folder)
     head = read_head(folder)
     check_trust([head.model], str(folder), trust or model == head.model)
