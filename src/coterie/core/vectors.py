@@ -254,7 +254,7 @@ def map_column_blocks(work: Callable[[Doubles, int], Doubles], vectors: Floats, 
 def map_row_chunks(work: Callable[[Any], Array], vectors: Floats | Doubles, width: int = 1) -> Array:
     """What `work` makes of the rows, a chunk of them at a time; chunks are of one shape, so bits depend on no number of cores.
 
-    `width` is how many numbers it makes of a row on its way, where these are more than the row has.
+    `width` is how many numbers it makes of a row meanwhile, where these are more than the row has.
     """
     together = max(1, PIECE // max(vectors.shape[1], width))
     with use_one_thread():

@@ -20,7 +20,7 @@ MANY = 4096  # clients up to which all pairs are compared
 LANDMARKS, MIN_LANDMARKS = (
     2048,
     256,
-)  # clients whose directions stand for everybody's; fewer of models so long that they would fill the memory
+)  # clients whose directions stand for those of all; fewer of models so long that they would fill the memory
 
 
 HELD = 1 << 27  # numbers of landmarks held in float64: one GiB
