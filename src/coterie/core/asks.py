@@ -51,11 +51,7 @@ class RefusedReply:
 
 
 R = TypeVar("R", bound="Reply")
-
-
 DataPart = Literal["train", "validation", "test"]
-
-
 Shapes = Mapping[str, tuple[int, ...]]  # of one client's row of each column of a reply
 
 

@@ -42,8 +42,6 @@ class Augmentation:
 
 
 _DEFAULTS = {"flip": True, "crop": 4, "jitter": 0.2, "rotate": 15.0}
-
-
 _MAXIMA = {"crop": 1000, "jitter": 1.0, "rotate": 180.0}
 
 
@@ -74,8 +72,6 @@ def _check_number(name: str, value: object) -> None:
 
 
 Weights = Mapping[str, "Tensor"]  # the tensors of a model by name: parameters and buffers
-
-
 MODEL = "model"  # the loop whose result is sent back as the client's model
 
 

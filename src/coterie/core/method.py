@@ -51,8 +51,6 @@ class Notes:
 
 
 MAX_NEWCOMERS = 1 << 14  # newcomers that are asked at once, at most
-
-
 MAX_PLACED_NUMBERS = 1 << 24  # numbers in all the models that newcomers send back at once, unless a round's own are more: 64 MiB
 
 
@@ -81,23 +79,11 @@ class MemoryNeeds:
 
 
 NO_MEMORY_NEEDS = MemoryNeeds()
-
-
 ALL_CLIENTS_TRAIN = MemoryNeeds(everybody=True)
-
-
 S = TypeVar("S", bound=State)
-
-
 T = TypeVar("T")
-
-
 Round = Generator[Ask[Any], Any, T]
-
-
 LIMITED_SITES = "limited_sites"  # the note that names the sites whose weight the plan's bound has cut
-
-
 Aggregate = Callable[[Mixing, Floats, Floats], tuple[Floats, Mixing]]
 
 

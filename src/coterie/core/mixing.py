@@ -97,8 +97,6 @@ def apply_mixing(mixing: Mixing, vectors: Floats, before: Floats) -> tuple[Float
 
 
 ROUNDING = 1e-9  # a share above the bound by less is within it: sums of floats
-
-
 DEFAULT_SHARE, DEFAULT_MIN_SITES = 1 / 3, 4  # the bound of a real federation, and from how many sites on
 
 

@@ -93,26 +93,12 @@ class Backdoor(Attack):
 
 
 attacks: Registry[Attack] = Registry("attack")
-
-
 attacks.add("signflip", SignFlip)
-
-
 attacks.add("scale", Scale)
-
-
 attacks.add("noise", Noise)
-
-
 attacks.add("labelflip", LabelFlip)
-
-
 attacks.add("backdoor", Backdoor)
-
-
 attacks.add("count", Count)
-
-
 attacks.add("mimic", Mimic)
 
 
@@ -215,14 +201,8 @@ class SpeedsFromFile(Speeds):
 
 
 speeds: Registry[Speeds] = Registry("setting of speeds")
-
-
 speeds.add("equal", Equal)
-
-
 speeds.add("lognormal", LogNormal)
-
-
 speeds.add("slowed", Slowed)
 
 

@@ -25,8 +25,6 @@ from coterie.core.mixing import SiteBound, compute_weighted_median
 from coterie.core.vectors import get_update_norms
 
 FEW = 3  # of fewer replies a single false one can be the median
-
-
 CACHED = 1 << 17  # numbers
 
 
@@ -117,14 +115,8 @@ def _compute_norms(steps: Floats) -> Doubles:
 
 
 R = TypeVar("R", bound=Reply)
-
-
 WORTH_THREADS = 1 << 22  # numbers
-
-
 PIECE = 1 << 20  # numbers that a thread looks at together
-
-
 ClientRow = dict[str, Array]
 
 

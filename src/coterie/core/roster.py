@@ -136,8 +136,6 @@ def select_windows(roster: Roster, size: int, seed: int, purpose: str, round_: i
 
 
 Sampler = Callable[..., Ids]
-
-
 PARAMETERS = ("ctx", "size", "purpose")  # the first parameters of every sampler
 
 
@@ -153,8 +151,6 @@ def _window_sampler(ctx: "Context", size: int | None, purpose: str) -> Ids:
 
 
 samplers: Registry[Ids] = Registry("sampler", "coterie.samplers")
-
-
 BUILT_IN: dict[str, Sampler] = {"uniform": _uniform_sampler, "windows": _window_sampler}
 
 

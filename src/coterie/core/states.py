@@ -19,8 +19,6 @@ from coterie.core.serving import Serving
 from coterie.core.vectors import Vectors, as_vectors
 
 NameOf = Callable[[type], str | None]  # how a kind is called; None: it may not be written; a mapping is of the kind `dict`
-
-
 TREE = "tree"
 
 

@@ -31,23 +31,11 @@ if TYPE_CHECKING:
 
 
 BLOCK = 4096  # columns held in float64 at a time: the stack is never copied whole
-
-
 LARGE = 1 << 23  # entries of a stack from which starting threads pays
-
-
 MANY_ROWS = 4096  # rows above which they are taken in chunks of rows: a block of all their columns would be a second stack
-
-
 PIECE = 1 << 21  # numbers of a chunk of rows, in float64
-
-
 MAX_SORTED = 1 << 24  # numbers that are sorted at a time
-
-
 SUMMED, WORTH_THREADS = 1 << 15, 1 << 18  # columns that a thread sums at a time, and from which several threads sum
-
-
 CACHED = 1 << 10  # columns whose sums stay in the first cache while all rows are added
 
 

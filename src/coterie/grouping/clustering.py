@@ -24,8 +24,6 @@ from coterie.grouping.landmarks import LANDMARKS, MANY, sample_landmarks
 from coterie.grouping.similarity import compute_distances, compute_gaussian
 
 Clusterer = Literal["kmeans", "spectral", "agglomerative"]
-
-
 Linkage = Literal["single", "complete", "average", "ward"]
 
 
@@ -158,7 +156,8 @@ def agglomerative_clustering_large(
 
 
 def assign_to_landmarks(points: Doubles, some: Ints, labels: Ids, linkage: Linkage) -> Ids:
-    """(n,) the label of every client from those of the landmarks `some`: the nearest middle's; with single linkage, the nearest landmark's."""
+    """(n,) the label of every client from those of the landmarks `some`: the nearest middle's; with single linkage, the nearest
+    landmark's."""
     sample = points[some]
     if linkage == "single":
         found = labels[find_nearest_large(points, sample)]

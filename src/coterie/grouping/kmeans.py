@@ -2,9 +2,9 @@
 
 Labels are numbered by first appearance, and never more of them are used than there are distinct points. `find_best_start` finds the labels
 that scikit-learn finds one start after the other, in products of all starts together; where rounding would decide, scikit-learn itself
-does. It saves 16 % of a whole FedSim round of the papers' size (MCLR, cohort of 20, 20 epochs; 20 % with ten lanes, 27 % with one epoch), by
-`benchmarks/kmeans_starts.py`. Of many points, starts run on landmarks. Trimmed k-means (Ghosh et al., 2019): the points farthest from all
-centres do not count.
+does. It saves 16 % of a whole FedSim round of the papers' size (MCLR, cohort of 20, 20 epochs; 20 % with ten lanes, 27 % with one epoch),
+by `benchmarks/kmeans_starts.py`. Of many points, starts run on landmarks. Trimmed k-means (Ghosh et al., 2019): the points farthest from
+all centres do not count.
 """
 
 import numpy as np
@@ -17,8 +17,6 @@ from coterie.core.vectors import map_row_chunks
 from coterie.grouping.landmarks import MANY, sample_landmarks
 
 START_SAMPLE = 4096  # points that the starts run on
-
-
 LARGE_STEPS = 20  # of Lloyd over all points: from centres of thousands few are needed
 
 
@@ -39,11 +37,7 @@ def find_nearest_large(points: Doubles, centres: Doubles) -> Ids:
 
 
 MAX_STEPS, TOLERANCE = 300, 1e-4  # scikit-learn's: at most so many steps, or until centres move by less than this share of the variance
-
-
 TIE = 1e-12  # what differs by less than this share of the points' squares may be equal but for rounding
-
-
 FAINT = 1e-8  # squared distances that sum up to less than this share of the squares are too near to rounding to be drawn by
 
 

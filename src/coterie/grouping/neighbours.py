@@ -17,14 +17,8 @@ from coterie.grouping.landmarks import MANY, compute_short_points, sample_landma
 from coterie.grouping.similarity import compute_cosines, compute_gram
 
 PAIRS = 1 << 27  # cosines: some seconds of models of a few hundred numbers
-
-
 OPENED = 16  # cells that a client looks into
-
-
 FINALISTS = 32  # that exact cosines are taken of
-
-
 TOGETHER = 4096  # clients that look at the same time
 
 

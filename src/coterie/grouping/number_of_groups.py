@@ -15,8 +15,6 @@ from coterie.grouping.kmeans import compute_inertia, count_distinct, kmeans
 from coterie.grouping.landmarks import MANY, sample_landmarks
 
 ChoiceRule = Literal["structure", "trial", "gap", "stability", "silhouette"]
-
-
 Criterion = Literal["silhouette", "gap", "stability"]
 
 

@@ -23,12 +23,9 @@ from coterie.grouping.structure_views import Probes, Views, make_views
 
 LEVEL = 0.05
 
-
 # Shares of the highest excess: what stands out at least so far is as plain, and nearly as plain. Chosen on other seeds than docs/inspect.md
 # reports.
 COMPARABLE = 0.5
-
-
 NEARLY = 0.7
 
 
@@ -55,7 +52,8 @@ def _select_cut_of_view(view: int, compared: ReferenceTest, stable: Stability) -
 
     More groups than where the excess is highest are reported if they stand out at least half as far and are about as large: where one group
     is far from two that are near each other, two groups stand out most and three are plain all the same. Part of a group is smaller. And
-    where the excess is highest by such a part, which can be when there is hardly anything left to explain, the groups before it are reported.
+    where the excess is highest by such a part, which can be when there is hardly anything left to explain, the groups before it are
+    reported.
     """
     excess, can = compared.excess[view], stable.holds & (compared.p[view] <= LEVEL)
     if not can.any():
@@ -88,14 +86,8 @@ def find_least_p(compared: ReferenceTest, held: list[Stability]) -> float:
 
 
 DRAWS = 99
-
-
 MAX_GROUPS = 12  # groups reported at most, and never more than half the clients
-
-
 MIN_CLIENTS = 8
-
-
 MAX_TESTED = 300  # clients compared with the reference: a sample of more would change nothing but the time
 
 

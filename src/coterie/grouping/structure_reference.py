@@ -77,8 +77,8 @@ def fit_dirichlet(counts: Doubles) -> Doubles:
 def rake_proportions(amounts: Doubles, sizes: Doubles, totals: Doubles) -> Doubles:
     """(n, C) label proportions whose mixture over clients of these sizes has these class totals (iterative proportional fitting).
 
-    Which client holds much of a class is chance; how much of it there is in the federation is known. Letting that vary as well makes the reference
-    clump more than a federation would, and the test cautious.
+    Which client holds much of a class is chance; how much of it there is in the federation is known. Letting that vary as well makes the
+    reference clump more than a federation would, and the test cautious.
     """
     for _ in range(RAKINGS):
         amounts = amounts * (totals / amounts.sum(axis=0))
@@ -156,17 +156,9 @@ def _compute_p(own: Doubles, drawn: Doubles) -> Doubles:
 
 
 MIN_AGREEMENT = 0.5  # adjusted Rand index of the groups found on either half, below which a number of groups is no verdict
-
-
 MIN_RECURRENCE = 0.75  # Jaccard index of the group that recurs worst among other clients; .75 is usual for a stable group (Hennig, 2007)
-
-
 DRAWINGS = 50
-
-
 SHARE = 2 / 3  # of the clients in a drawing
-
-
 MOST_DRAWN = 300  # clients in a drawing: more would change nothing but the time
 
 

@@ -18,11 +18,7 @@ from scipy import linalg
 from coterie.core.arrays import Doubles, Ids, Ints
 
 WIDE = 2048  # longer gradients are projected to SKETCH numbers: distances stay, to about 1/sqrt(SKETCH)
-
-
 SKETCH = 512
-
-
 MIN_SAMPLES = 2  # samples in each half, below which a client is left out
 
 
@@ -57,14 +53,8 @@ def has_enough_clients(probes: Probes) -> bool:
 
 
 DIRECTIONS = 40  # principal directions kept: what one population is drawn in, too
-
-
 ROWS_A_DIRECTION = 2  # that show how noise lies, at least: with fewer, directions are not scaled at all
-
-
 FEWEST_ROWS = 5  # clients that show how a class scatters
-
-
 SAME = 1e-10  # of the highest variance, below which nothing varies: gradients are single precision
 
 

@@ -37,7 +37,6 @@ from coterie.methods.wrapper import RateOverride
 
 methods: Registry[Method[Any]] = Registry("method", "coterie.methods")
 wrappers: Registry[Method[Any]] = Registry("wrapper")
-
 methods.add("fedavg", FedAvg)
 methods.add("fedprox", FedProx)
 methods.add("fedsgd", FedSGD)
@@ -65,7 +64,6 @@ methods.add("scaffold", SCAFFOLD)
 methods.add("neighbourprox", NeighbourProx)
 methods.add("moon", MOON)
 methods.add("ditto", Ditto)
-
 wrappers.add("fedbn", OwnNorm)
 wrappers.add("finetune", FineTuned)
 wrappers.add("guard", Guard)

@@ -48,8 +48,8 @@ def _run_online_pass(probabilities: Doubles, sizes: Ints, first: Ints, begin: Do
 class Online:
     """The paper's online layer: weights (experts x classes) that follow the experts' confidence, input after input.
 
-    It rewards confidence, not accuracy (as the authors state), and depends on the order of the inputs. Every pass starts again, at 1/k or at
-    the weights given. `frozen` does not update them: with weights learned on an earlier pass it is a fixed gate, without any the mean.
+    It rewards confidence, not accuracy (as the authors state), and depends on the order of the inputs. Every pass starts again, at 1/k or
+    at the weights given. `frozen` does not update them: with weights learned on an earlier pass it is a fixed gate, without any the mean.
     """
 
     of_classes: ClassVar[bool] = True  # it follows how sure experts are of classes

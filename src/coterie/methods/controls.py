@@ -20,10 +20,10 @@ BIN_SIZE = 4  # clients of similar size that change places: a client keeps its l
 def apply_control(labels: Ids, clients: Ids, assign: Assign, ctx: Context, *, groups: int | None = None, each_round: bool = False) -> Ids:
     """The labels that a control gives these clients instead of the similar ones.
 
-    `random` permutes the similar labels among the clients, by an order that is drawn once a seed (so groups that last stay what they
-    are) or, with `each_round`, once a round. `matched` does so within each bin of clients of similar size, so that every group keeps its
-    number of members in every bin. `round_robin` assigns the clients in turn to `groups` (default: as many as the
-    labels use). `oracle` gives the scenario's true groups, which may be more than the method was given. A label of -1 stays: not in a group.
+    `random` permutes the similar labels among the clients, by an order that is drawn once a seed (so groups that last stay what they are)
+    or, with `each_round`, once a round. `matched` does so within each bin of clients of similar size, so that every group keeps its number
+    of members in every bin. `round_robin` assigns the clients in turn to `groups` (default: as many as the labels use). `oracle` gives the
+    scenario's true groups, which may be more than the method was given. A label of -1 stays: not in a group.
     """
     if assign == "similar":
         return labels

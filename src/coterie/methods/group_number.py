@@ -28,8 +28,6 @@ from coterie.grouping.structure_views import has_enough_clients
 from coterie.methods.client_probes import ask_probes
 
 TRIAL_CLIENTS, TRIAL_ROUNDS = 100, 3  # 5.2: "randomly select 100 nodes and test K in FL with three communication rounds only"
-
-
 TEXT_SCORE_SPREAD = 0.5  # nats
 
 

@@ -1,4 +1,4 @@
-"""Base classes of methods with a model for each group: which clients are in which group, how newcomers join, which model a client is served.
+"""Base classes of methods with a model for each group: members, newcomers, and the model that a client is served.
 
 `OneShotClustering` is the base of methods that cluster all clients in one round and keep these groups.
 """

@@ -37,17 +37,9 @@ from coterie.methods.robust_rules import compute_median
 from coterie.methods.wrapper import Wrapper
 
 MIN_COMPARED = 20  # of fewer updates none stands apart
-
-
 MAX_OUTLIER_SHARE = 0.4  # share of them that may
-
-
 MIN_GAP = 0.75  # of the range of the numbers above it
-
-
 LANDMARKS = 512  # of many updates: landmarks that stand for all
-
-
 Votes = Callable[[Ids], Doubles | None]  # of clients: how much each counts, None where all count alike
 
 
@@ -148,14 +140,8 @@ def _find_below_gap(scores: Doubles, votes: Doubles | None) -> Bools:
 
 
 HELD_OUT_NOTE = "held_out"  # the note that names the clients whose replies were left out of a round
-
-
 UNGUARDED_NOTE = "unguarded"  # the note of a round in which too few answered for any rule: how many
-
-
 LANDMARKS_NOTE = "held_out_landmarks"  # the note of how many replies stood for all, where these are many
-
-
 MIN_MEMBERS = 3  # replies in a model: of fewer no rule can find which is false
 
 

@@ -76,8 +76,8 @@ class IFCA(GroupedMethod[Groups], GroupNumberMixin):
         return Groups(models, after) if len(trained) else state
 
     def estimated(self, state: Groups, clients: Ids, ctx: Context) -> Round[Ids]:
-        """(roster,) the group of every client, these clients' as they estimate it now: the lowest loss. One that does not answer keeps the model it
-        took last. Under a control a client's first group is its group for good."""
+        """(roster,) the group of every client, these clients' as they estimate it now: the lowest loss. One that does not answer keeps the
+        model it took last. Under a control a client's first group is its group for good."""
         if self.assign != "similar":
             return (yield from self.joined(state, clients, ctx))
         groups = state.all_groups(ctx)

@@ -16,8 +16,6 @@ from coterie.engines.local_engine import Work
 from coterie.engines.world import World
 
 KEPT = 4  # test and validation parts, the central set, and one more
-
-
 LARGEST = 1 << 20  # samples of a panel that is kept: three times eight bytes each
 
 
@@ -71,11 +69,7 @@ class EvalSets:
 
 
 MOST = 1 << 25  # answers at a time: sixteen bytes each
-
-
 NEAR = 1 << 16  # answers that are counted at a time: they stay in a core's cache
-
-
 ClassifyMany = Callable[[Sequence[Floats], Ints | None], Sequence[Classified]]  # the answers of each of some models on the same samples
 
 
