@@ -6,6 +6,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 STUDIES = Path("studies")
+MODULES = ("measurements.py", "simprox_figures.py")  # that study files name
 
 
 class BuildWithStudies(build_py):
@@ -25,7 +26,7 @@ class BuildWithStudies(build_py):
 
     def _list_copies(self) -> list[tuple[Path, Path]]:
         place = Path(self.build_lib) / "coterie" / "reproduce" / "studies"
-        return [(study, place / study.name) for study in [*sorted(STUDIES.glob("*.toml")), STUDIES / "measurements.py"]]
+        return [(study, place / study.name) for study in [*sorted(STUDIES.glob("*.toml")), *(STUDIES / name for name in MODULES)]]
 
 
 setup(cmdclass={"build_py": BuildWithStudies})

@@ -85,8 +85,8 @@ def carried_out(case: Case, way: str, draws: int, moments: Doubles) -> dict[str,
             runs.append((own.accuracy[place, 0], clock))
             last = int(np.searchsorted(clock, HORIZON, side="right")) - 1
             lane = lanes[label, draw]
-            late = SPEEDS.times(lane.problem.roster, lane.keyed) > 1
-            slow.append(own.right[place, 0, last, late].sum() / max(own.tested[last, late].sum(), 1))
+            late = SPEEDS.times(lane.problem.roster, lane.derived_seed) > 1
+            slow.append(own.credits[place, 0, last, late].sum() / max(own.tested[last, late].sum(), 1))
             trainings.append(own.costs["passes"][place, 0, : own.rounds[last] + 1].sum() / plan.local.epochs)
         curves = np.stack([sample_at_moments(*run, moments) for run in runs])
         found[label] = Runs(curves, curves[:, -1], np.array(slow), np.array(trainings), runs)

@@ -53,8 +53,8 @@ BROKEN = (
     Broken("dense_gpu", "inside, anchor, linear,", "inside, weight, linear,", "FedProx does not pull at dense weights"),
     Broken("convolution_gpu", "inside, anchor + first", "inside, weight + first", "FedProx does not pull at windows"),
     Broken("convolution_gpu", "there, bias_anchor,", "there, bias,", "FedProx does not pull at the biases of convolutions"),
-    Broken("loss_gpu", "likely - 1.0, likely)", "likely - 0.999, likely)", "the right class is a thousandth off"),
-    Broken("loss_gpu", "/ count[:, None].to(tl.float32)", "/ BATCH", "short batches are divided by whole ones"),
+    Broken("dense_gpu", "likely - 1.0, likely)", "likely - 0.999, likely)", "the right class is a thousandth off"),
+    Broken("dense_gpu", "/ count[:, None].to(tl.float32)", "/ BATCH", "short batches are divided by whole ones"),
 )
 
 

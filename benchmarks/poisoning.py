@@ -73,7 +73,7 @@ def cell(data: str, attack: str | None, seed: int, data_dir: Path | None) -> dic
     rounds = told["study"]["rounds"]
     result = ct.study(methods, seeds=[seed], attack=attack, evaluate_every=rounds, data_dir=data_dir, **told["study"])
     records = read_records(result.evidence)
-    hostile = np.zeros(len(records.ids), dtype=bool) if records.hostile is None else records.hostile[0]
+    hostile = np.zeros(len(records.ids), dtype=bool) if records.malicious is None else records.malicious[0]
     absences = result.evidence.frame("absences")
     absences = absences[absences["why"].isin(REFUSED) & (absences["round"] > 0)]
     success = {key.method: value for key, round_, value in read_notes(result.evidence, "backdoor_success") if round_ == rounds}

@@ -138,7 +138,11 @@ def cnn(images: Images, pythons: Pythons) -> None:
     hundred steps in float32 it ends elsewhere than the others, which all call the same kernels. Tests hold it to the loop in float64."""
     federation = images.divided("shards(clients=100)")
     workload = Workload(
-        "MNIST shards, McMahan's CNN, cohort 4, E=1, B=10, 1 round", World.of(federation, "cnn"), PAPER.replace(epochs=1), cohort=4, rounds=1
+        "MNIST shards, McMahan's CNN, cohort 4, E=1, B=10, 1 round",
+        World.of(federation, "cnn"),
+        PAPER.replace(epochs=1),
+        cohort=4,
+        rounds=1,
     )
     times = compare(workload, {"plain", "loaders"}, pythons, NEARLY)
     judge(times, {"plain": 0.95})

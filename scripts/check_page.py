@@ -49,7 +49,7 @@ AXES = {  # of each chart of an inspection, where they are the same whatever was
     "similarity": ("clients in dendrogram order",),
     "map": ("first shared direction",),
     "curves": ("number of groups", "share of the common variance; agreement", "this federation"),
-    "pilot": ("right answers, %", "one model", "groups", "random groups of the same sizes"),
+    "pilot": ("accuracy, %", "one model", "groups", "random groups of the same sizes"),
     "gains": ("clients, from worst to best", "gain over one model, points"),
 }
 OUTSIDE = re.compile(

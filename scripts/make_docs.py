@@ -1,7 +1,8 @@
-"""Write the parts of the documentation that are made from the code: the command reference, the list of methods, their measured costs.
+"""Write the parts of the documentation that are made from the code: the command reference, the list of methods, the routing table, measured
+costs of the methods.
 
 python scripts/make_docs.py            # writes
-python scripts/make_docs.py --check    # exits with 1 if the command reference or the list of methods is not up to date
+python scripts/make_docs.py --check    # exits with 1 if a part other than the costs is not up to date
 """
 
 import inspect
@@ -13,6 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 import coterie as ct
+from coterie.engines import routes
 from coterie.methods.catalogue import methods, wrappers
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -41,6 +43,16 @@ def listing() -> str:
     lines += [f"| `{name}` | {(inspect.getdoc(wrappers[name]) or '').splitlines()[0]} |" for name in wrappers]
     lines += ["", "Settings of each: `coterie methods NAME`."]
     return "\n".join(lines) + "\n"
+
+
+def architecture() -> str:
+    """The page of the architecture with the routing table."""
+    lines = ["| row | trainings | route | backend | why |", "| --- | --- | --- | --- | --- |"]
+    rows = enumerate(routes.TABLE, start=1)
+    lines += [f"| {number} | {row.condition} | `{row.route}` | {row.backend} | {row.why} |" for number, row in rows]
+    table = "\n".join(lines)
+    page = (DOCS / "architecture.md").read_text()
+    return re.sub(r"(<!-- routes -->\n).*?(<!-- /routes -->)", lambda m: f"{m[1]}{table}\n{m[2]}", page, flags=re.DOTALL)
 
 
 def costs() -> dict[str, str]:
@@ -82,7 +94,7 @@ def write_costs() -> None:
 
 def main() -> None:
     """Write, or check."""
-    made = {DOCS / "commands.md": commands(), DOCS / "methods" / "README.md": listing()}
+    made = {DOCS / "commands.md": commands(), DOCS / "methods" / "README.md": listing(), DOCS / "architecture.md": architecture()}
     if "--check" in sys.argv:
         stale = [path.name for path, text in made.items() if not path.exists() or path.read_text() != text]
         sys.exit(f"not up to date, run make docs: {', '.join(stale)}" if stale else 0)

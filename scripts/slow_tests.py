@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 LIST = Path(__file__).resolve().parents[1] / "tests" / "slow.txt"
 HEAD = "# Test functions that `make quick` leaves out. Written by scripts/slow_tests.py.\n"
-LONG_CASE, LONG_SUM = 0.5, 1.5  # seconds
+LONG_CASE, LONG_SUM = 0.25, 0.6  # seconds
 
 
 def find_slow(times: list[tuple[str, float]]) -> list[str]:

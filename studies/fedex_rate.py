@@ -39,7 +39,7 @@ def choose(out: Path, data_dir: Path | None, data: str = DATA, rounds: int = 200
 
 
 def main() -> None:
-    """Choose, and say what was seen."""
+    """Choose, and print what was seen."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--data-dir", type=Path)

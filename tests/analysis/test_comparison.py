@@ -58,7 +58,7 @@ def test_a_study_on_disk_becomes_a_comparison(folder: Path) -> None:
     comparison = open_comparison(folder)
     (found,) = comparison.federations
     assert found.seeds == (0, 1)
-    assert found.methods[SIM].grouping is not None
+    assert found.methods[SIM].group_quality is not None
     assert found.methods[GROUP].decomposition is not None
     assert 0 <= found.methods[GROUP].scores["validated"].mean <= 1
     said = comparison.verdicts()[SETTINGS.data]
@@ -135,7 +135,7 @@ def test_a_study_that_is_cut_short_says_so(folder: Path, tmp_path: Path) -> None
     shutil.rmtree(second)  # and so does the first
     found = open_comparison(reseal(copy)).federations[0]
     assert (found.seeds, found.scope.last) == ((0, 1), 2)
-    assert any(said.startswith("The study stands at round 2 of 4") for said in write_verdicts(found))
+    assert any(said.startswith("The study is at round 2 of 4") for said in write_verdicts(found))
     shutil.rmtree(first)
     shutil.rmtree(third)
     with pytest.raises(UserError, match="no evaluated round yet"):

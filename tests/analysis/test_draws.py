@@ -46,9 +46,9 @@ def test_a_draw_counts_once_whatever_its_seeds() -> None:
 
 def test_a_draw_with_fewer_seeds_counts_as_much() -> None:
     draws = [drawn(i, {AVG: flat(50, 2), GROUP: flat(50 + gain, 2)}) for i, gain in enumerate(GAINS)]
-    lost = draws[0].right.copy()
+    lost = draws[0].credits.copy()
     lost[1, 1, 1:] = -1  # the second seed of the first draw did not reach the end
-    draws[0] = replace(draws[0], right=lost)
+    draws[0] = replace(draws[0], credits=lost)
     found = compute_findings(draws)
     assert found.methods[GROUP].gap.mean == pytest.approx(np.mean(GAINS) / 100)
     assert found.methods[GROUP].missing == 1
@@ -57,9 +57,9 @@ def test_a_draw_with_fewer_seeds_counts_as_much() -> None:
 
 def test_draws_that_have_not_come_as_far_wait() -> None:
     draws = [drawn(i, {AVG: flat(50, 2), GROUP: flat(50 + gain, 2)}) for i, gain in enumerate(GAINS)]
-    short = draws[-1].right.copy()
+    short = draws[-1].credits.copy()
     short[:, :, 2:] = -1
-    found = compute_findings([*draws[:-1], replace(draws[-1], right=short)])
+    found = compute_findings([*draws[:-1], replace(draws[-1], credits=short)])
     assert found.repetitions.draws == (0, 1, 2, 3, 4)
     assert "Only 5 of 6 draws are complete and compared." in write_verdicts(found)
 

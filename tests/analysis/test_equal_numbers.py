@@ -133,7 +133,7 @@ def test_the_study_has_what_used_to_differ(views: Views, expected: pd.DataFrame,
     assert means["seeds"].to_dict() == {label: 0 if label == AT_ONCE else 2 if label == RUNAWAY else 3 for label in means.index}
     assert means.loc[AT_ONCE, list(SHOWN)].isna().all()
     grouped = means.index[means["ari"].notna()]
-    assert len(grouped) == 8  # both methods with their random groups, those of like sizes and the true ones
+    assert len(grouped) == 8  # both methods with their random groups, those of similar sizes and the true ones
     clients = Evidence.open(views.folder).frame("clients")
     assert clients[(clients["method"] == RUNAWAY) & (clients["seed"] == 1)]["round"].max() == 4  # it was evaluated, and yet has no score
     assert expected[(expected["method"] == RUNAWAY) & (expected["seed"] == 1)][list(SHOWN)].isna().all(axis=None)
@@ -214,14 +214,14 @@ def test_runs_that_diverged_are_named_wherever_problems_are(views: Views) -> Non
     )
     assert any(sentence.startswith("fedavg+rate(") and "cannot be judged: in no run" in sentence for sentence in verdicts)
     page = write_report(views.folder).page.read_text(encoding="utf-8")
-    assert "1 of 3 repetitions broke off and are not counted." in page
+    assert "1 of 3 repetitions did not finish and are not counted." in page
     assert "No repetition of it was completed." in page
 
 
 def test_the_last_evaluated_round_of_a_run_that_diverged_is_not_its_final_score(views: Views, means: pd.DataFrame) -> None:
     clients = Evidence.open(views.folder).frame("clients")
     actual = Evidence.open(views.folder).actual.sum()
-    right = clients[clients["method"] == RUNAWAY].assign(right=lambda frame: frame.filter(regex=r"^hits_").sum(axis=1))
+    right = clients[clients["method"] == RUNAWAY].assign(credits=lambda frame: frame.filter(regex=r"^hits_").sum(axis=1))
     last = [lane[lane["round"] == lane["round"].max()]["right"].sum() / actual for _, lane in right.groupby("seed")]
     assert np.mean(last) != pytest.approx(means.loc[RUNAWAY, "final"])  # what a view would show that took it for one
 

@@ -11,6 +11,7 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from analysis.made_records import AVG, GROUP, by_hand, flat
 from coterie.analysis.findings import compute_findings
+from coterie.analysis.groups import compute_group_agreement
 from coterie.analysis.metrics import adjusted_rand_scores, normalized_mutual_info_scores
 from coterie.analysis.records import Records
 from coterie.analysis.scores import compute_scores, find_scope
@@ -26,7 +27,7 @@ from coterie.evidence.tables import make_tables
 def test_groups_are_judged() -> None:
     true, collapsed, other = np.array([0, 1, 0, 1]), np.zeros(4, int), np.array([0, 0, 1, 1])
     lanes = np.stack([np.stack([other, true, true]), np.stack([collapsed] * 3), np.stack([true, other, true])])
-    quality = compute_findings(by_hand({AVG: flat(50, 3), GROUP: flat(60, 3)}, {GROUP: lanes})).methods[GROUP].grouping
+    quality = compute_findings(by_hand({AVG: flat(50, 3), GROUP: flat(60, 3)}, {GROUP: lanes})).methods[GROUP].group_quality
     assert quality is not None
     assert quality.ari is not None
     assert quality.ari.values == pytest.approx([1, 0, 1])
@@ -35,7 +36,7 @@ def test_groups_are_judged() -> None:
     cross = adjusted_rand_score(true, other)
     assert quality.between_rounds == pytest.approx((cross + 1 + 1 + 1 + cross + cross) / 6)
     assert quality.between_seeds == pytest.approx((0 + 1 + 0) / 3)
-    assert compute_findings(by_hand({AVG: flat(50)})).methods[AVG].grouping is None
+    assert compute_findings(by_hand({AVG: flat(50)})).methods[AVG].group_quality is None
 
 
 groupings = st.integers(1, 30).flatmap(lambda n: st.tuples(*[st.lists(st.integers(0, 5), min_size=n, max_size=n)] * 2))
@@ -73,7 +74,7 @@ def test_one_group_that_was_found_is_no_collapse() -> None:
     one, two = np.zeros(4, int), np.array([0, 1, 0, 1])
     lanes = np.stack([np.stack([own] * 3) for own in (one, two, one, one)])
     found = compute_findings(with_choices("ifca(groups=auto)", lanes, [1, 2, 2, None]))
-    quality = found.methods["ifca(groups=auto)"].grouping
+    quality = found.methods["ifca(groups=auto)"].group_quality
     assert quality is not None
     assert (quality.collapse_rate, quality.one_group_rate) == (0.25, 0.75)
     said = write_verdicts(found)[-1]
@@ -88,7 +89,7 @@ def test_clients_in_no_group_are_not_a_group() -> None:
     assert adjusted_rand_score(np.arange(6) % 2, placed) < 0.5
     lanes = np.tile(placed, (2, 3, 1))
     records = by_hand({AVG: flat(50, 2, clients=6), GROUP: flat(60, 2, clients=6)}, {GROUP: lanes})
-    quality = compute_findings(records).methods[GROUP].grouping
+    quality = compute_findings(records).methods[GROUP].group_quality
     assert quality is not None
     assert quality.ari is not None
     assert quality.ari.values.tolist() == [1, 1]
@@ -100,7 +101,7 @@ def test_clients_in_no_group_are_not_a_group() -> None:
 def test_a_seed_in_which_nobody_was_placed_is_left_out_of_the_others() -> None:
     lanes = np.tile(np.arange(4) % 2, (2, 3, 1))
     lanes[1] = -1
-    quality = compute_findings(by_hand({AVG: flat(50, 2), GROUP: flat(60, 2)}, {GROUP: lanes})).methods[GROUP].grouping
+    quality = compute_findings(by_hand({AVG: flat(50, 2), GROUP: flat(60, 2)}, {GROUP: lanes})).methods[GROUP].group_quality
     assert quality is not None
     assert quality.ari is not None
     assert quality.ari.values.tolist() == pytest.approx([1, np.nan], nan_ok=True)
@@ -109,5 +110,26 @@ def test_a_seed_in_which_nobody_was_placed_is_left_out_of_the_others() -> None:
 
 def test_before_anybody_is_placed_there_is_nothing_to_agree_with() -> None:
     records = by_hand({AVG: flat(50, 2), GROUP: flat(60, 2)}, {GROUP: np.full((2, 3, 4), -1)})
-    assert compute_findings(records).methods[GROUP].grouping is None
+    assert compute_findings(records).methods[GROUP].group_quality is None
     assert np.isnan(compute_scores(records, find_scope(records), 1)["ari"]).all()
+
+
+def test_seeds_and_draws_by_hand() -> None:
+    # Two draws of two seeds. In draw 0 both seeds agree (names do not matter); in draw 1 they cross: no pair is together in both. With four
+    # clients in pairs: together 0, expected 2 * 2 / 6, most 2, so (0 - 2/3) / (2 - 2/3) = -1/2.
+    labels = np.array([[[0, 0, 1, 1], [1, 1, 0, 0]], [[0, 0, 1, 1], [0, 1, 0, 1]]])
+    found = compute_group_agreement(labels, same_clients=True)
+    assert found.between_seeds == pytest.approx((1 - 0.5) / 2)
+    assert found.between_draws == pytest.approx((1 - 0.5 + 1 - 0.5) / 4)
+    assert isnan(compute_group_agreement(labels, same_clients=False).between_draws)
+
+
+def test_one_run_agrees_with_nobody() -> None:
+    found = compute_group_agreement(np.array([[[0, 1, 1]]]), same_clients=True)
+    assert isnan(found.between_seeds)
+    assert isnan(found.between_draws)
+
+
+def test_clients_in_no_group_do_not_count() -> None:
+    labels = np.array([[[0, 0, 1, -1]], [[1, 1, 0, 0]], [[-1, -1, -1, -1]]])
+    assert compute_group_agreement(labels, same_clients=True).between_draws == 1

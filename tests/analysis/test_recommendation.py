@@ -1,7 +1,7 @@
 """Which method a comparison recommends."""
 
 from coterie.analysis.verdict import recommend
-from report.made_up import subject
+from report.made_up import view
 
 BASE = [0.600 + 0.001 * i for i in range(6)]
 
@@ -12,7 +12,7 @@ def above(gain: float, jitter: float = 0.001) -> list[float]:
 
 
 def chosen(levels: dict[str, list[float]]) -> str:
-    found = recommend(subject(levels).findings)
+    found = recommend(view(levels).findings)
     assert found is not None
     return found.label
 
@@ -32,4 +32,4 @@ def test_a_control_is_never_recommended() -> None:
 
 
 def test_one_run_recommends_nothing() -> None:
-    assert recommend(subject({"fedavg": [0.6], "fedprox(mu=1)": [0.7]}).findings) is None
+    assert recommend(view({"fedavg": [0.6], "fedprox(mu=1)": [0.7]}).findings) is None

@@ -20,25 +20,25 @@ def test_the_verdict_tells_where_a_gain_comes_from() -> None:
     from_similarity = sentence({AVG: flat(50), GROUP: flat(58), RANDOM: flat(50)})
     assert "fedgroup(groups=2) gains 8.0 points over fedavg" in from_similarity
     assert "0 % of clients score lower, 0 of 4 clearly" in from_similarity
-    assert "Random groups of the same sizes gain 0.0: the gain is from similarity" in from_similarity
-    assert "the gain is not shown to be from similarity" in sentence({AVG: flat(50), GROUP: flat(58), RANDOM: flat(58)})
+    assert "Random groups of the same sizes change nothing: the gain is from similarity" in from_similarity
+    assert "the gain is not attributable to similarity" in sentence({AVG: flat(50), GROUP: flat(58), RANDOM: flat(58)})
     assert "only 2.0 of the 8.0 points are from similarity" in sentence({AVG: flat(50), GROUP: flat(58), RANDOM: flat(56)})
     lost = sentence({AVG: flat(50), GROUP: flat(42), RANDOM: flat(45), ALONE: flat(60)})
     assert "loses 8.0 points to fedavg" in lost
     assert "100 % of clients score lower, 0 of 4 clearly" in lost  # 8 of 100 samples: not known on which the two differ
     assert "Clients that train alone do 18.0 points better" in lost
     level = sentence({AVG: flat(50), GROUP: flat(50), RANDOM: flat(50)})
-    assert "is shown to be within 1.0 points of fedavg" in level  # every pair is equal: not "no clear difference", but none
+    assert "is equivalent to fedavg within 1.0 points" in level  # every pair is equal: not "no significant difference", but none
     noisy = flat(50)
     noisy[::2] += 6
     noisy[1::2] -= 6
-    assert "shows no clear difference from fedavg" in sentence({AVG: flat(50), GROUP: noisy, RANDOM: flat(50)})
+    assert "does not differ significantly from fedavg" in sentence({AVG: flat(50), GROUP: noisy, RANDOM: flat(50)})
 
 
 def test_a_study_of_one_split_says_what_it_cannot_tell() -> None:
     said = write_verdicts(compute_findings(by_hand({AVG: flat(50), GROUP: flat(58)})))
-    assert "Not told by this study: one draw, so it says nothing about other splits of the data." in said
-    assert any("these 4 clients, so it says nothing about others" in sentence for sentence in said)
+    assert "Limitation: one draw, so no estimate for other splits of the data." in said
+    assert any("these 4 clients, so no estimate for other clients" in sentence for sentence in said)
     many = write_verdicts(compute_findings(by_hand({AVG: flat(50, clients=12), GROUP: flat(58, clients=12)})))
     assert not any("these 12 clients" in sentence for sentence in many)
     assert "over 12 test clients, 1200 samples" in many[-1]
@@ -90,7 +90,7 @@ def test_a_gain_that_correction_leaves_open_is_not_called_no_difference() -> Non
     assert found.methods[GROUP].gap.low > 0
     said = next(sentence for sentence in write_verdicts(found) if sentence.startswith("fedgroup"))
     assert "The 95 % interval excludes 0, but after Holm's correction for 4 methods p = 0." in said
-    assert "no clear difference" not in said
+    assert "does not differ significantly" not in said
 
 
 def test_seeds_that_are_planned_choose_the_test_not_those_that_are_complete() -> None:
@@ -105,7 +105,7 @@ def test_seeds_that_are_planned_choose_the_test_not_those_that_are_complete() ->
 
 def test_a_gain_that_similarity_lowers_is_not_from_it() -> None:
     costs = sentence({AVG: flat(50), GROUP: flat(58), RANDOM: flat(61) + np.arange(6)[:, None, None] / 10})
-    assert "gain 11.2: the gain is not from similarity, which costs (-3.2" in costs
+    assert "gain 11.2 points: the gain is not from similarity, which costs (-3.2" in costs
 
 
 def test_a_method_that_always_diverges_cannot_be_judged() -> None:

@@ -142,16 +142,16 @@ def test_bad_input_to_export_is_one_sentence(coterie: Commands, study: Path, tmp
     assert "holds no study" in coterie.refused("export", tmp_path / "nowhere", "--client", "va", *out)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "mine").write_text("")
-    assert "is there already" in coterie.refused("export", study, "--method", "fedavg", "--client", "va", *out)
+    assert "exists already" in coterie.refused("export", study, "--method", "fedavg", "--client", "va", *out)
 
 
 def test_bad_input_to_predict_is_one_sentence(coterie: Commands, study: Path, tmp_path: Path) -> None:
     coterie("export", study, "--method", "fedgroup", "--client", "va", "--client", "cleveland", "--out", tmp_path / "b")
     data = raw_csv(tmp_path / "rows.csv", "va")
     assert "There is no file" in coterie.refused("predict", tmp_path / "b", "--data", tmp_path / "none.csv")
-    assert "say whose model to ask with --client" in coterie.refused("predict", study, "--data", data)
+    assert "name one with --client" in coterie.refused("predict", study, "--data", data)
     assert "holds no bundle" in coterie.refused("predict", tmp_path, "--data", data)
-    assert "Say whose rows these are" in coterie.refused("predict", tmp_path / "b", "--data", data)
+    assert "Name the client of these rows" in coterie.refused("predict", tmp_path / "b", "--data", data)
     assert "client 'hungary'" in coterie.refused("predict", tmp_path / "b", "--data", data, "--client", "hungary")
     assert "has no label column" in coterie.refused("predict", tmp_path / "b", "--data", data, "--client", "va", "--label", "disease")
     (tmp_path / "short.csv").write_text("age,sex\n60,1\n")

@@ -58,7 +58,7 @@ def test_what_is_stopped_before_it_wrote_says_so(tmp_path: Path, monkeypatch: py
         (["run", "fedavg", "--out", str(tmp_path / "none")], "Stopped before anything was written: run the same command again."),
         (
             ["run", "fedavg", f"--out={tmp_path}"],
-            f"Stopped. What was written is safe; go on with coterie run fedavg --out={tmp_path} --resume",
+            f"Stopped. What was written is safe; resume with coterie run fedavg --out={tmp_path} --resume",
         ),
     ):
         monkeypatch.setattr("sys.argv", ["coterie", *words])

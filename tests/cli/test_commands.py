@@ -176,6 +176,9 @@ def test_plan_says_what_a_study_would_take_and_runs_none(
     assert (study["clients"], study["evaluated"], study["lanes"]) == (8, 3, 4)
     assert study["total"]["seconds"] == sum(each["seconds"] for each in study["methods"])
     assert "8 clients, 3 of them evaluated, 650 parameters, 6 rounds, 4 lanes" in " ".join(stderr.split())
+    assert {kind: (route["route"], route["backend"]) for kind, route in study["routes"].items()} == {"mclr with sgd": ("fused", "numba")}
+    assert "Route of mclr with sgd: fused: numba (row 4), since a whole local training is one compiled function." in stderr
+    assert [line.split()[:2] for line in stderr.splitlines() if line.startswith(">")] == [[">", "4"]]
     assert not (tmp_path / "out").exists()
 
     monkeypatch.setattr("coterie.run.waves.get_host_memory", lambda: 1000)

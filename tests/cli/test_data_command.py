@@ -12,7 +12,7 @@ from coterie.cli import main
 from coterie.data.catalogue import DATA_SETS
 from coterie.data.dataset import get_facts
 from coterie.data.sources.packaged import _read_packages, make_packaged_set, tidy_births
-from data.packages.small_packages import pickled, placed
+from data.small_packages import pickled, placed
 from data.trial_files import write_sites
 
 
@@ -86,7 +86,7 @@ def test_draws_a_figure(tmp_path: Path, capfd: pytest.CaptureFixture[str], monke
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["get"], "Say which data set to get: mnist"),
+        (["get"], "Specify which data set to get: mnist"),
         (["get", "minst"], "There is no data set 'minst' to get: did you mean"),
         (["get", "goodreads"], "is not on the Hugging Face hub"),
         (["digits/iid", "rotated"], "Give one spec: 'rotated' is one too many"),

@@ -17,7 +17,7 @@ from cli.processes import MAIN, coterie_process, environment
 from cli.test_bundle_commands import Commands
 from coterie._util.errors import UserError
 from coterie._util.json_io import read_json, read_json_strings
-from coterie.cli.exit_errors import MIN_ADDRESS_SPACE, describe_exit, is_out_of_memory
+from coterie.cli import MIN_ADDRESS_SPACE, describe_exit, is_out_of_memory
 from coterie.data import table
 from coterie.evidence.settings import MAX_SEEDS, Settings, parse_seeds
 from coterie.evidence.writer import WriteError
@@ -37,7 +37,7 @@ def coterie(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, 
     [
         (
             ["run", "fedavg", *DATA, "--out", "study"],
-            "coterie: Stopped. What was written is safe; go on with coterie run fedavg --data 'digits/iid(clients=4)' --out study "
+            "coterie: Stopped. What was written is safe; resume with coterie run fedavg --data 'digits/iid(clients=4)' --out study "
             "--rounds 100000 --engine loop --resume\n",
         ),
         (["inspect", "--data", "digits/iid(clients=20)", "--references", "100000"], "coterie: Stopped.\n"),
@@ -105,7 +105,7 @@ def test_which_errors_are_sentences() -> None:
     assert describe_exit(ZeroDivisionError()) is None  # a bug keeps its traceback
     assert describe_exit(RuntimeError("a bug")) is None
     wrong = describe_exit(PermissionError(13, "Permission denied", "/some/x"))
-    assert wrong == ("/some/x: Permission denied: check the path, its permissions and the room on the disk.", 2)
+    assert wrong == ("/some/x: Permission denied: check the path, its permissions and the free space on the disk.", 2)
     for error in (
         MemoryError(),
         RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
@@ -156,10 +156,10 @@ def test_odd_input_is_one_sentence(words: list[str], sentence: str, coterie: Com
     ("name", "content", "sentence"),
     [
         ("settings", "[]", "are a value of type list, not an object"),
-        ("settings", '{"format": 2, "methods": "fedavg", "data": "d", "seeds": [0], "draws": [0], "plan": {"local": {}}}', "list of words"),
-        ("settings", '{"format": 2, "methods": ["a"], "data": "d", "seeds": ["0"], "draws": [0], "plan": {"local": {}}}', "whole numbers"),
-        ("settings", '{"format": 2, "methods": ["a"], "data": 3, "seeds": [0], "draws": [0], "plan": {"local": {}}}', "should be words"),
-        ("settings", '{"format": 2, "methods": ["a"], "data": "d", "seeds": [0], "draws": [0], "plan": {"rounds": "2"}}', "cannot be read"),
+        ("settings", '{"format": 1, "methods": "fedavg", "data": "d", "seeds": [0], "draws": [0], "plan": {"local": {}}}', "list of words"),
+        ("settings", '{"format": 1, "methods": ["a"], "data": "d", "seeds": ["0"], "draws": [0], "plan": {"local": {}}}', "whole numbers"),
+        ("settings", '{"format": 1, "methods": ["a"], "data": 3, "seeds": [0], "draws": [0], "plan": {"local": {}}}', "should be words"),
+        ("settings", '{"format": 1, "methods": ["a"], "data": "d", "seeds": [0], "draws": [0], "plan": {"rounds": "2"}}', "cannot be read"),
         ("settings", "[" * 50000, "cannot be read"),
         ("execution", "[]", "should hold a JSON object"),
         ("execution", '{"engine": 3}', "engine=3"),
@@ -194,7 +194,7 @@ def test_a_study_whose_files_hold_something_else_is_refused_or_mended(coterie: C
 
 def test_nobody_and_what_is_not_finite_are_said_aloud(coterie: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = coterie("run", "fedavg", *DATA, "--rounds", "3", "--dropout", "0.97")
-    assert "fedavg: nobody answered in 3 of 3 rounds (over all seeds); its models stayed as they were." in " ".join(said.split())
+    assert "fedavg: no client replied in 3 of 3 rounds (over all seeds); its models did not change." in " ".join(said.split())
     folder = tmp_path / "own"
     folder.mkdir()
     x = np.ones((80, 5), np.float32)

@@ -113,7 +113,7 @@ def test_what_no_folder_says_is_refused(tmp_path: Path) -> None:
     frame = ct.load("synthetic(0,0,clients=4)")
     settings = Settings(methods=("fedavg",), data="mine", plan=ct.Plan(rounds=1, local=ct.Local(max_steps=1)))
     Study.prepare(settings, federation=frame).run(out=tmp_path / "study")
-    with pytest.raises(UserError, match="does not say all that is needed to go on; the command that made it does"):
+    with pytest.raises(UserError, match="does not have all that is needed to resume; the command that made it has"):
         resume_study(tmp_path / "study")
     (tmp_path / "study" / "data.json").write_text("{}")  # as the server of a real federation writes it
     with pytest.raises(UserError, match=r"is of a real federation.*go on with 'coterie launch --resume'"):

@@ -53,9 +53,9 @@ def test_verify_says_what_is_damaged_and_what_is_good(
         assert stderr.startswith(f"coterie: {study} is not whole: {study}/segments/000002 is damaged")
     code, stdout, stderr = said(*RUN, "--out", str(study), "--resume")
     assert code == 0, stderr
-    assert "000002 is damaged (clients.parquet is not as it was written): its rounds are made again." in stdout
+    assert "000002 is damaged (clients.parquet is not as it was written): its rounds are run again." in stdout
     assert said("digest", str(study)) == before
-    assert "Set aside by earlier runs: segments-000001, segments-000002" in said("verify", str(study))[1]
+    assert "Moved aside by earlier runs: segments-000001, segments-000002" in said("verify", str(study))[1]
     assert said("verify", str(study / "segments"))[0] == 2
 
 

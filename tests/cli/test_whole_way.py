@@ -126,7 +126,7 @@ def test_a_table_of_several_labels(capfd: pytest.CaptureFixture[str], monkeypatc
     assert (code, "of the labels right" in out + err) == (0, True)
     assert set(pd.read_csv("predicted.csv")[["dear", "large"]].to_numpy().ravel()) <= {0, 1}
     code, out, err = coterie(capfd, monkeypatch, "place", str(study), "--method", METHOD, "--data", "marks.csv", "--client", "new")
-    assert (code, "Expected share of right labels" in out) == (0, True), err
+    assert (code, "Expected label accuracy" in out) == (0, True), err
 
 
 def test_a_table_of_texts(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, here: Path) -> None:

@@ -33,7 +33,7 @@ def test_the_label_says_what_is_asked_for(column: list[object], task: str) -> No
 
 def test_what_is_unclear_is_refused_and_can_be_said() -> None:
     many = list(range(21))
-    with pytest.raises(UserError, match=r"'age' holds 21 different whole numbers.*say task=classification or task=regression\."):
+    with pytest.raises(UserError, match=r"'age' holds 21 different whole numbers.*set task=classification or task=regression\."):
         encode_label_columns([many], ["age"], "auto", "people.csv")
     said = encode_label_columns([many], ["age"], "regression", "people.csv")
     assert (said.y.tolist(), said.classes, said.task) == (many, ("age",), "regression")

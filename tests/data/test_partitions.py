@@ -199,7 +199,7 @@ def test_natural_thins_out_the_large_clients_by_key() -> None:
     assert natural(samples, test=0.2, most=30, _data_seed=0).train.sizes.tolist() == whole.train.sizes.tolist()
     with pytest.raises(UserError, match="most=0 should be at least 1"):
         natural(samples, most=0)
-    with pytest.raises(UserError, match="most=5 would thin out 'numbered''s own split: say test= as well"):
+    with pytest.raises(UserError, match="most=5 would thin out 'numbered''s own split: set test= as well"):
         natural(replace(samples, given=np.zeros(44, np.int64)), most=5)
 
 
@@ -299,7 +299,7 @@ def test_a_central_test_set_stays_with_the_server() -> None:
         (pathological, {"classes": 0, "clients": 2}, "classes=0 should be at least 1"),
         (pathological, {"classes": 2, "clients": 11}, "10 samples of class '0' cannot serve 11 clients; use fewer clients"),
         (intents, {"clients": 2, "fewest": 1, "most": 3}, "fewest=1 and most=3 should run upwards from 1 to the 2 classes"),
-        (natural, {}, "the samples of 'numbered' do not say whose they are"),
+        (natural, {}, "the samples of 'numbered' have no clients"),
         (noise, {"clients": 4, "kind": "blank", "strength": 2.0}, "strength=2 should be above 0 and at most 1"),
         (contrast, {"clients": 4, "lowest": 1.0}, "lowest=1 should be from -1"),
         (rotated, {"clients": 4, "groups": 2, "shares": (1, 2, 3)}, "shares=(1, 2, 3) should be 2 numbers above 0"),

@@ -116,7 +116,7 @@ def test_a_column_without_values_has_any_kind(tmp_path: Path) -> None:
             READY,
             "has 'Pixel' in column 'phone', a word that the federation does not know: choose from HTC, Samsung, Sony.",
         ),
-        ((), READY.replace("robust", "standard"), "is prepared with scale=standard, the federation with scale=robust: say scale=robust."),
+        ((), READY.replace("robust", "standard"), "is prepared with scale=standard, the federation with scale=robust: set scale=robust."),
         ((), READY.replace("median", "mean"), "is prepared with impute=mean, the federation with impute=median"),
         ((), f"{READY},drop=age", "lacks the column 'age' of the federation: add it."),
     ],
@@ -134,7 +134,7 @@ def test_an_unknown_class_and_column_are_named(tmp_path: Path) -> None:
     frame = pd.read_csv(path)
     for changed, sentence in (
         (frame.replace({LABEL: {"walk": "wolk"}}), "has a class 'wolk' that the federation does not know: did you mean 'walk'?"),
-        (frame.assign(phone=1), "has a number in column 'phone', the federation a category: say columns= with 'phone:category'."),
+        (frame.assign(phone=1), "has a number in column 'phone', the federation a category: set columns= with 'phone:category'."),
         (frame.assign(ward=1.5), "has a column 'ward' that the federation does not know: drop it with drop='ward'."),
     ):
         changed.to_csv(path, index=False)

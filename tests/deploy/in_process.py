@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from coterie.data.federation import Federation
-from coterie.deploy.messages import PROTOCOL, Delivery, Hello, Receipt, from_message, is_kind, to_message
+from coterie.deploy.messages import PROTOCOL, AskBatch, Delivery, Hello, Receipt, from_message, is_kind, to_message
 from coterie.deploy.site.process import answer_batch, make_site_card, select_clients
 from coterie.engines.engine import Engine
 from coterie.engines.loop import LoopEngine
@@ -46,4 +46,4 @@ class InProcess:
         if is_kind(data, Delivery):
             delivery = from_message(data, Delivery)
             return to_message(Receipt(PROTOCOL, delivery.run, delivery.number, "kept", delivery.order))
-        return answer_batch(data, world, engine.run)
+        return answer_batch(from_message(data, AskBatch), world, engine.run)

@@ -1,5 +1,7 @@
 """When a job ends early: somebody waits who is not part of it."""
 
+import threading
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from time import monotonic
@@ -11,10 +13,20 @@ pytest.importorskip("nvflare")
 
 from nvflare.apis.client import Client
 from nvflare.apis.signal import Signal
+from nvflare.private.defs import SpecialTaskName
 
 from coterie._util.errors import UserError
+from coterie.deploy.flare import controller as controllers
 from coterie.deploy.flare.connection_monitor import hash_registration
-from coterie.deploy.flare.controller import FIRST_WAIT, LONGEST_WAIT, CoterieController, FlareCarrier, NewcomerClock, compute_patience
+from coterie.deploy.flare.controller import (
+    FIRST_WAIT,
+    LONGEST_WAIT,
+    CoterieController,
+    FlareCarrier,
+    NewcomerClock,
+    TaskRequests,
+    compute_patience,
+)
 from coterie.deploy.flare.jobs import SERVER_FOLDER
 from coterie.deploy.server.federation import write_presence
 from coterie.deploy.server.runs import Order, RunFolder
@@ -137,3 +149,66 @@ def test_the_rounds_of_the_job_that_runs_are_waited_for() -> None:
         lines.append({"what": "round"})
     assert clock.over
     assert clock.let_in == {"b"}
+
+
+class Tasks:
+    """FLARE's answers to requests for work: a task for each site that has one."""
+
+    def __init__(self) -> None:
+        self.ready: set[str] = set()
+        self.asked: list[str] = []
+        self.requests = TaskRequests(self.answer)
+
+    def answer(self, client: Client, fl_ctx: Any) -> tuple[str, str, Any]:
+        self.asked.append(client.name)
+        return ("a task", "1", None) if client.name in self.ready else (SpecialTaskName.TRY_AGAIN, "", None)
+
+    def request(self, site: str, during: Callable[[], None] = lambda: None) -> tuple[str, float]:
+        """What a site gets, and after how long, where `during` happens while it waits."""
+        found: list[str] = []
+        began = monotonic()
+        waiting = threading.Thread(target=lambda: found.append(self.requests(Client(site, ""), None)[0]))
+        waiting.start()
+        while not self.requests.held and waiting.is_alive():
+            pass
+        during()
+        waiting.join()
+        return found[0], monotonic() - began
+
+    def add(self, site: str) -> None:
+        self.ready.add(site)
+        self.requests.notify(site)
+
+
+def test_a_request_for_work_is_held_until_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controllers, "HOLD", 30.0)
+    tasks = Tasks()
+    found, seconds = tasks.request("a", lambda: tasks.add("a"))
+    assert (found, tasks.asked) == ("a task", ["a", "a"])
+    assert seconds < 20
+    tasks = Tasks()
+    found, seconds = tasks.request("a", tasks.requests.close)  # the run is over
+    assert found == SpecialTaskName.TRY_AGAIN
+    assert seconds < 20
+
+
+def test_a_request_for_work_is_not_held_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controllers, "HOLD", 0.2)
+    tasks = Tasks()
+    found, seconds = tasks.request("a", lambda: tasks.add("b"))  # another site's
+    assert found == SpecialTaskName.TRY_AGAIN
+    assert 0.1 < seconds < 20
+    assert not tasks.requests.held
+
+
+def test_one_request_of_a_site_is_held_and_not_more_than_there_are_threads_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controllers, "HOLD", 30.0)
+    tasks = Tasks()
+
+    def others() -> None:
+        assert tasks.requests(Client("a", ""), None)[0] == SpecialTaskName.TRY_AGAIN
+        monkeypatch.setattr(controllers, "MOST_HELD", 1)
+        assert tasks.requests(Client("b", ""), None)[0] == SpecialTaskName.TRY_AGAIN
+        tasks.add("a")
+
+    assert tasks.request("a", others)[0] == "a task"

@@ -3,9 +3,12 @@
 import os
 import subprocess
 import sys
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,14 +20,16 @@ from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply
 from nvflare.fuel.f3.drivers import aio_grpc_driver, grpc_driver
+from nvflare.fuel.f3.drivers.grpc.qq import QueueClosed
 from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.sfm.conn_manager import ConnManager
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamDataType, StreamHeaderKey
 from nvflare.fuel.f3.streaming.stream_types import StreamError
 
 from coterie.deploy.flare import transport
 from coterie.deploy.flare.processes import wait_until
-from coterie.deploy.flare.transport import OTHERS, RESULTS, WRAPPING, IncomingStreams, limit_frames
+from coterie.deploy.flare.transport import ASKS, OTHERS, RESULTS, WRAPPING, IncomingStreams, limit_frames, limit_queues
 from coterie.deploy.messages import OversizedMessage
 from deploy.running import free_port
 
@@ -189,3 +194,75 @@ def test_a_frame_that_is_too_large_is_not_read(line: Line) -> None:
     done = subprocess.run(words, capture_output=True, text=True, timeout=180, check=False, env=paths)
     assert done.returncode == 0, done.stderr[-1000:]
     assert [(site, excess.size // (1 << 20)) for site, excess in line.dropped] == [("b", 7)]
+
+
+class Connections:
+    """FLARE's queues, with a job that takes frames only when it is let."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ConnManager, "process_frame", ConnManager.process_frame)
+        monkeypatch.setattr(grpc_driver, "QQ", grpc_driver.QQ)
+        limit_queues(relayed=3, unread=5)
+        self.manager, self.free, self.done = ConnManager(SimpleNamespace(name="server")), threading.Event(), list[str]()
+        monkeypatch.setattr(self.manager, "process_frame_task", self.process)
+
+    def process(self, connection: SimpleNamespace, frame: str) -> None:
+        if connection.name == "flood":
+            self.free.wait(30)
+        self.done.append(frame)
+
+    def connect(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(name=name, conn=object(), get_name=lambda: name)
+
+
+def test_a_site_that_floods_its_job_waits_and_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = Connections(monkeypatch)
+    flood, other, sent = lines.connect("flood"), lines.connect("other"), list[int]()
+
+    def send() -> None:
+        for i in range(10):
+            lines.manager.process_frame(flood, f"flood {i}")
+            sent.append(i)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    assert wait_until(lambda: len(sent) == 3, 10)
+    for i in range(10):
+        lines.manager.process_frame(other, f"other {i}")
+    assert wait_until(lambda: len(lines.done) == 10, 10)
+    assert len(sent) == 3
+    lines.free.set()
+    sender.join(10)
+    assert wait_until(lambda: len(lines.done) == 20, 10)
+    lines.manager.frame_mgr_executor.shutdown()
+    lines.manager.conn_mgr_executor.shutdown()
+
+
+def test_a_site_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    Connections(monkeypatch)
+    queue = grpc_driver.QQ()
+    for i in range(5):
+        queue.append(i)
+    with pytest.raises(QueueClosed):
+        queue.append(5)
+    assert queue.closed
+
+
+def test_asks_are_bounded_at_a_site_while_they_come_in(line: Line) -> None:
+    """There the large streams are the replies to requests for work."""
+    streams = IncomingStreams(line.site, lambda sender: ALLOWED, lambda *told: line.dropped.append(told), ASKS)
+    replies: dict[str, int] = {"small": 10, "allowed": ALLOWED, "large": 3 * ALLOWED}
+    asked = Counter[str]()
+
+    def reply(request: Message) -> Message:
+        asked["n"] += 1
+        return Message({MessageHeaderKey.RETURN_CODE: ReturnCode.OK}, bytes(replies[list(replies)[asked["n"] - 1]]))
+
+    line.server.register_request_cb(channel=CellChannel.SERVER_COMMAND, topic=POLL, cb=reply)
+    about = {"channel": CellChannel.SERVER_COMMAND, "target": "server", "topic": POLL, "request": Message({}, b"")}
+    for size in (10, ALLOWED):
+        assert len(line.site.send_request(**about, timeout=20.0).payload) == size
+    assert line.site.send_request(**about, timeout=2.0).get_header(MessageHeaderKey.RETURN_CODE) != ReturnCode.OK
+    ((sender, excess),) = line.dropped
+    assert (sender, excess.limit) == ("server", ALLOWED + WRAPPING)
+    assert not streams.open

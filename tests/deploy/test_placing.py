@@ -60,7 +60,7 @@ def test_a_table_in_memory_is_placed_like_its_file(folder: Path, tmp_path: Path)
     run = ct.study("fedgroup(groups=2,pretrain=4)", data=spec, out=tmp_path / "run", **settings)
     odd = people(range(7, 8)).drop(columns="site")
     asked: dict[str, Any] = {"client": "odd", "label": "ill"}
-    here, read = run.place(odd, **asked), ct.Result(ct.Evidence.open(tmp_path / "run")).place(odd, **asked)
+    here, read = ct.place(run, odd, **asked), ct.place(ct.Result(ct.Evidence.open(tmp_path / "run")), odd, **asked)
     known = load(spec)
     filed = place_newcomer(
         load_newcomer(folder / "odd.csv", known, "odd", "ill", 0.3),
@@ -69,11 +69,11 @@ def test_a_table_in_memory_is_placed_like_its_file(folder: Path, tmp_path: Path)
     for found in (here, read):
         assert (found.model, found.hits, found.same) == (filed.model, filed.hits, filed.same)
         assert np.array_equal(found.bundle.models, filed.bundle.models)
-    assert here.model == run.model("s3").names[0]  # with the odd
+    assert here.model == ct.get_bundle(run, "s3").names[0]  # with the odd
     with pytest.raises(UserError, match="The table of 'odd' has no label column 'sick'"):
-        run.place(odd, client="odd", label="sick")
+        ct.place(run, odd, client="odd", label="sick")
     with pytest.raises(UserError, match="no draw of the data 3"):
-        run.place(odd, draw=3, **asked)
+        ct.place(run, odd, draw=3, **asked)
 
 
 def test_new_clients_are_placed_with_their_like(folder: Path, run: Run, tmp_path: Path) -> None:
@@ -152,25 +152,25 @@ def test_a_result_gives_models_and_groups_without_a_folder(tmp_path: Path) -> No
     methods: list[ct.Method[Any]] = [ct.FedAvg(), ct.FedGroup(groups=2, pretrain=3)]
     inside = ct.study(methods, data=made, rounds=2, seeds=(0, 1))
     written = ct.study(methods, data=made, rounds=2, seeds=(0, 1), out=tmp_path / "run")
-    bundle = inside.model("client-2", "fedgroup", seed=1)
+    bundle = ct.get_bundle(inside, "client-2", "fedgroup", seed=1)
     exported = load_served_models(tmp_path / "run", "fedgroup", seed=1, federation=made).bundle(["client-2"])
-    again = written.model("client-2", "fedgroup", seed=1)
+    again = ct.get_bundle(written, "client-2", "fedgroup", seed=1)
     x = made.x[made.test[2]]
     assert bundle.predict_proba(x).tobytes() == exported.predict_proba(x).tobytes() == again.predict_proba(x).tobytes()
     frame = inside.groups
     assert list(frame) == ["draw", "method", "seed", "round", "client", "id", "group"]
     assert len(frame) == 2 * 3 * 4  # seeds, rounds with the start, clients
     assert set(frame["id"]) == set(made.ids)
-    assert inside.model("client-2").origin.method == "fedavg"  # nothing is significantly ahead of the baseline
+    assert ct.get_bundle(inside, "client-2").origin.method == "fedavg"  # nothing is significantly ahead of the baseline
     once = ct.study(methods, data=made, rounds=2)
     with pytest.raises(UserError, match="too few runs to recommend one of its methods: name one with method="):
-        once.model("client-2")
+        ct.get_bundle(once, "client-2")
     with pytest.raises(UserError, match="Unknown client 'client-9'"):
-        inside.model("client-9", "fedavg")
+        ct.get_bundle(inside, "client-9", "fedavg")
     with pytest.raises(ct.NothingFinishedError) as caught:
         ct.study("fedprox(mu=1e30)", data=made, rounds=4, epochs=4)
     with pytest.raises(UserError, match="did not reach the end"):
-        caught.value.result.model("client-2")
+        ct.get_bundle(caught.value.result, "client-2")
 
 
 def test_groups_are_shown_by_name(folder: Path, run: Run, tmp_path: Path) -> None:
@@ -201,10 +201,10 @@ def test_a_client_that_never_trained_has_no_model(tmp_path: Path) -> None:
     last = result.clients[result.clients["round"] == 1].set_index("id")["loss"]
     first = result.clients[result.clients["round"] == 0].set_index("id")["loss"]
     (trained,) = [name for name in made.ids if last[name] != first[name]]
-    assert result.model(trained).names
+    assert ct.get_bundle(result, trained).names
     for name in set(made.ids) - {trained}:
         with pytest.raises(UserError, match="has no trained model"):
-            result.model(name)
+            ct.get_bundle(result, name)
 
 
 def test_the_folder_of_a_comparison_gives_the_recommended_model(folder: Path, run: Run, tmp_path: Path) -> None:

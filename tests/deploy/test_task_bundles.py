@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import r2_score
 
+import coterie as ct
 from coterie._util.errors import UserError
 from coterie.core.plan import Plan
 from coterie.core.tasks import Task
@@ -23,7 +24,7 @@ NUMBERS, MARKS = "linear(clients=3,samples=20)", "linear(multilabel,clients=3,sa
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     found = {}
     for spec in (NUMBERS, MARKS):
-        made = study("fedavg", data=spec, rounds=2, lr=0.1).model("client-1")
+        made = ct.get_bundle(study("fedavg", data=spec, rounds=2, lr=0.1), "client-1")
         folder = tmp_path_factory.mktemp("bundle") / "b"
         write_bundle(made, folder)
         found[spec] = (made, read_bundle(folder), folder)

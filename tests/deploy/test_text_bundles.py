@@ -230,15 +230,15 @@ def test_one_block_has_no_interval_and_none_no_score(root: Path, run: Run, tmp_p
     code, out, err = run(*words, "0.2")
     found = json.loads(out.splitlines()[-1])
     assert (code, found["placed_by"], found["judged"], found["low"], found["high"]) == (0, 4, 1, None, None)
-    assert "(one block kept aside); before training" in " ".join(err.split())
+    assert "(one block held out); before training" in " ".join(err.split())
     code, out, err = run(*words, "0")
     assert (code, json.loads(out.splitlines()[-1])["judged"]) == (0, 0)
-    assert "No block was kept aside, so nothing is said of how well it does: give more texts, or a larger --test." in " ".join(err.split())
+    assert "No block was held out, so the expected score is unknown: give more texts, or a larger --test." in " ".join(err.split())
 
 
 def test_a_table_in_memory_is_placed_like_its_file(root: Path) -> None:
     result = ct.Result(ct.Evidence.open(root / "run"))
-    found = result.place(pd.read_csv(root / "new4.csv"), client="new4", method="fedgroup")
+    found = ct.place(result, pd.read_csv(root / "new4.csv"), client="new4", method="fedgroup")
     known = load(result.evidence.settings.data)
     new = load_newcomer(root / "new4.csv", known, "new4", None, 0.3)
     assert (found.placed_by, found.judged) == (len(new.train[0]), len(new.test[0]))

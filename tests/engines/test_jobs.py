@@ -76,7 +76,7 @@ def test_models_of_a_job_are_sent_once_however_many_stacks_it_is_cut_into(monkey
         return found
 
     monkeypatch.setattr(RowBlock, "to_tensor", counted)
-    monkeypatch.setattr("coterie.engines.inference.get_stacked_memory", lambda device, **kind: 1)  # a client at a time
+    monkeypatch.setattr("coterie.engines.batched.get_stacked_memory", lambda device, **kind: 1)  # a client at a time
     with BatchedEngine(world, holds=True) as engine:
         engine.prepare(play.PLAN.local)
         monkeypatch.setattr(StackedTrainer, "chunks", seen)

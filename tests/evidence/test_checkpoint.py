@@ -114,7 +114,7 @@ def test_who_goes_on_writes_no_more_than_who_never_stopped(tmp_path: Path) -> No
 
 
 @st.composite
-def courses(draw: st.DrawFn) -> list[dict[str, set[int]]]:
+def schedules(draw: st.DrawFn) -> list[dict[str, set[int]]]:
     """By segment: of the lanes that have a round in it, the clients whose models change. A lane that ends is in no later segment."""
     segments = []
     left = {"a", "b", "c"}
@@ -125,15 +125,15 @@ def courses(draw: st.DrawFn) -> list[dict[str, set[int]]]:
     return segments
 
 
-@given(schedule=courses())
-def test_states_are_whole_and_bytes_are_bounded(course: list[dict[str, set[int]]]) -> None:
+@given(schedule=schedules())
+def test_states_are_whole_and_bytes_are_bounded(schedule: list[dict[str, set[int]]]) -> None:
     """The arithmetic of checkpoints without a disk: every one can be put together from its files, of which it needs at least half, and in
     all no more than twice what changes is written."""
     files: dict[int, np.ndarray] = {}
     now = {method: np.full((6, SIZE), ord(method), np.float32) for method in "abc"}
     known: dict[object, dict[bytes, ChunkLocation]] = {}
     changed = 3 * ROW
-    for number, lanes in enumerate(course, start=1):
+    for number, lanes in enumerate(schedule, start=1):
         for method, clients in lanes.items():
             now[method] = now[method].copy()
             for client in clients:
@@ -178,7 +178,7 @@ def test_a_damaged_file_is_found_and_what_rests_on_it_made_again(tmp_path: Path,
     integrity.flip(file, 3) if damage == "altered" else file.unlink()
     assert any(str(file) in told and DAMAGES[damage] in told for told in verify(folder).damaged)
     looked = load_lanes(folder)
-    assert f"The checkpoint {file} {DAMAGES[damage]}: its rounds are made again." in looked.notices
+    assert f"The checkpoint {file} {DAMAGES[damage]}: its rounds are run again." in looked.notices
     reached = {lane.end.round_ for lane in looked.lanes.values()}
     assert reached == ({7} if place == 9 else set())  # on the sixth both kept checkpoints rest
     restore(folder)
@@ -200,7 +200,8 @@ def test_a_spare_file_that_is_damaged_is_set_aside_and_never_referred_to_again(t
     integrity.flip(folder / "segments" / "000001" / "pieces.bin", 1)
     lanes, told = restore(folder)
     assert lanes[key("a")].end.round_ == 1
-    assert told == [f"The spare checkpoint {folder / 'segments' / '000001' / 'pieces.bin'} is not as it was written: it is set aside."]
+    path = folder / "segments" / "000001" / "pieces.bin"
+    assert told == [f"The spare checkpoint {path} is not as it was written: it is moved to set-aside."]
     with Writer(folder) as writer:
         write(writer, (2, 2), {"a": once})
     np.testing.assert_array_equal(restore(folder)[0][key("a")].state.models, once.models)  # type: ignore[union-attr]

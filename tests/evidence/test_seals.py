@@ -121,7 +121,7 @@ def test_what_is_changed_is_found_and_made_again(
     assert [any(fault.startswith(f"{folder / name} ") for fault in found.faults) for name in names] == [True] * len(names)
     assert all(found.tuning[name] == before.tuning[name] for name in found.tuning)  # what is changed is not believed
     told = resumed(folder)
-    assert [any(f"{folder / name} was not as it was written" in sentence for sentence in told) for name in names] == [True] * len(names)
+    assert [any(f"{folder / name} was damaged" in sentence for sentence in told) for name in names] == [True] * len(names)
     assert contents(folder) == contents(made)
     assert not open_comparison(folder).faults
 
@@ -139,7 +139,7 @@ def test_every_flipped_bit_is_found(made: Path, folder: Path) -> None:
 
 def test_a_changed_request_is_not_taken_from_another_command(folder: Path) -> None:
     reverse_methods(folder)
-    with pytest.raises(UserError, match=r"compare.json is not as it was written, and this command says something else"):
+    with pytest.raises(UserError, match=r"compare.json is not as it was written, and this command has other settings"):
         resumed(folder, seeds=(0, 1))
     assert read_json(folder / "compare.json")["methods"] == METHODS[::-1]  # nothing is overwritten
 

@@ -138,12 +138,12 @@ def test_the_answers_in_words() -> None:
     assert words["Would grouping help?"].startswith("expected to help: +")
     chance = replace(found.groups, distinct=False, p=1.0, p_any=0.4, p_company=0.5)
     told = write_answers(replace(found, groups=chance))[2]
-    assert told.short == "a continuum, as far as one can see"
+    assert told.short == "a continuum: no distinct groups found"
     assert told.evidence.startswith(
         "No number of groups is more distinct than chance: against one population of the same spread, p = 0.400"
     )
     told = write_answers(replace(found, groups=replace(chance, p_any=0.01)))[2]
-    assert "which hold, do not stand out" in told.evidence
+    assert "which are stable, are not distinct" in told.evidence
     assert write_answers(replace(found, groups=replace(chance, p_company=0.01)))[2].short == "structure, but groups overlap"
 
 
@@ -152,12 +152,12 @@ def test_four_clients_are_too_few_but_their_labels_speak() -> None:
     rows = np.array([[0.5, 0.5, 0, 0], [0.6, 0.4, 0, 0], [0.02, 0.98, 0, 0], [0.3, 0.7, 0, 0]])
     found = look(federation(rows, samples=120))
     told = write_answers(found)
-    assert [a.short for a in told] == ["yes", "too few clients to tell", "too few clients to tell"]
+    assert [a.short for a in told] == ["yes", "too few clients to decide", "too few clients to decide"]
     for told_of_labels in (told[0], told[2]):
         assert "Label proportions differ (p = 0.001, Cramér's V 0." in told_of_labels.evidence
         assert "% of client-2" in told_of_labels.evidence
     alike = write_answers(look(federation(np.tile(rows[0], (4, 1)), samples=120)))
-    assert [a.short for a in alike] == ["too few clients to tell"] * 3
+    assert [a.short for a in alike] == ["too few clients to decide"] * 3
     assert "Label proportions do not differ more than by chance" in alike[0].evidence
 
 
@@ -192,7 +192,7 @@ def test_progress_is_told_to_the_last_question(plan: InspectPlan, total: int) ->
     inspect_data("digits/rotated(clients=8,groups=2)", plan=plan, watch=lambda *told: heard.append(told))
     assert [done for done, _, _ in heard] == list(range(1, total + 1))
     assert {of for _, of, _ in heard} == {total}
-    pilot = ["trying the groups out"] * (total - heard.index(next(told for told in heard if told[2] == "looking for groups")) - 1)
+    pilot = ["testing the groups"] * (total - heard.index(next(told for told in heard if told[2] == "looking for groups")) - 1)
     assert [doing for _, _, doing in heard][-len(pilot) - 2 :] == ["asking for errors", "looking for groups", *pilot]
 
 
@@ -203,7 +203,7 @@ def test_of_many_clients_a_sample_is_asked_and_that_is_said() -> None:
     assert len(found.ids) == 9
     assert set(found.ids) < set(everybody.ids)
     assert found.similarity.shape == (9, 9)
-    assert found.sampled == "9 of 16 clients were asked, drawn by lot."
+    assert found.sampled == "9 of 16 clients were asked, drawn at random."
     assert everybody.sampled == ""
     assert found.indices["gini"] == everybody.indices["gini"]  # sizes are known of everybody
     with pytest.raises(UserError, match="most=1"):

@@ -98,7 +98,7 @@ def test_why_there_are_no_groups_names_what_failed_and_nothing_else(rotated: Ins
 
     both = told(stability=steady, recurrence=steady)
     assert "not found again" not in both
-    assert "do not stand out" in both
+    assert "are not distinct" in both
     halves = told(stability=0 * steady, recurrence=steady)
     assert "not found again on the other half (agreement 0.00" in halves
     assert "among other clients" not in halves.split(";")[0]

@@ -61,7 +61,7 @@ def test_groups_of_numbers_and_of_labels_are_found(task: str) -> None:
     final = table["final"].to_dict()
     assert table["ari"].to_dict()["fedgroup(groups=2)"] == 1.0
     assert final["fedgroup(groups=2)"] > final["fedavg"] + 0.1
-    assert (found.measure.name, "r2" in found.rounds, "f1" in found.rounds) == (
+    assert (found.metric.name, "r2" in found.rounds, "f1" in found.rounds) == (
         ("r2", True, False) if task == "regression" else ("labels", False, True)
     )
 

@@ -117,7 +117,7 @@ def test_initial_values() -> None:
 @pytest.mark.parametrize(
     ("spec", "shape", "sentence"),
     [
-        ("lstm", (25,), r"reads tokens here: say how many words .*vocabulary=.*embeddings="),
+        ("lstm", (25,), r"reads tokens here: give the number of words .*vocabulary=.*embeddings="),
         ("lstm", (1, 25, 300), r"needs tokens of shape \(T,\)"),
         ("rnn(vocabulary=9)", (25, 300), r"'rnn'.* are embedded already"),
         ("lstm(hidden=0)", (25, 300), r"hidden=0 should be a whole number of at least 1"),

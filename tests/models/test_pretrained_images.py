@@ -138,7 +138,7 @@ def test_parts_of_a_fusion_that_are_frozen(file: Path, tmp_path: Path, monkeypat
             Inputs(((5,), (3, 8, 8)), (False,) * 2),
             "freezes what was trained",
         ),
-        ("fusion(image='efficientnet_lite0(train=head)')", Inputs(((5,), (3, 8, 8)), (False,) * 2), "is said of the whole"),
+        ("fusion(image='efficientnet_lite0(train=head)')", Inputs(((5,), (3, 8, 8)), (False,) * 2), "is set for the whole"),
         ("fusion(head=3)", Inputs(((5,), (3, 8, 8)), (False,) * 2), "goes with train=head"),
     ],
 )

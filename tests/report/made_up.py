@@ -52,7 +52,7 @@ def evidence(
     return Evidence(settings, {0: roster}, MemorySource(tables, {record.key: LaneEnd(ROUNDS) for record in records}))
 
 
-def subject(levels: dict[str, list[float]], **options: object) -> FederationView:
+def view(levels: dict[str, list[float]], **options: object) -> FederationView:
     """The same, compared."""
     comparison = compare_evidence([evidence(levels, **options)])  # type: ignore[arg-type]
     return FederationView(comparison.federations[0])

@@ -178,7 +178,7 @@ def test_draws_and_seeds_are_told_apart() -> None:
     for found, over in ((fixed, "10 seeds"), (redrawn, "10 draws x 1 seed")):
         assert (found.low, found.high) == pytest.approx((2 - half, 2 + half))
         assert found.over == over
-    assert fixed.unknown == ("one draw: this says nothing about other splits of the data",)
+    assert fixed.unknown == ("one draw: no estimate for other splits of the data",)
     assert not any("other splits" in text for text in redrawn.unknown)
 
 

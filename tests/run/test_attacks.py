@@ -170,17 +170,17 @@ def test_a_wrong_attack_is_refused_where_the_plan_is_made(text: str) -> None:
 def test_scores_are_of_honest_clients_who_are_named_in_the_evidence() -> None:
     result = ct.study(["fedavg"], data=worlds.make_federation(), rounds=1, seeds=[0, 1], attack="labelflip(share=0.34)")
     records = read_records(result.evidence)
-    assert records.hostile is not None
+    assert records.malicious is not None
     named = {key.seed: clients for key, _, clients in read_notes(result.evidence, "hostile_clients")}
     roster = Roster.of(records.ids, records.train)
     for place, seed in enumerate((0, 1)):
         hostile = attack("labelflip(share=0.34)").select_malicious(roster, seed)
-        assert named[seed] == hostile.tolist() == np.flatnonzero(records.hostile[place]).tolist()
-        honest = ~records.hostile[place]
-        expected = records.right[0, place, -1, honest].sum() / records.test[honest].sum()
+        assert named[seed] == hostile.tolist() == np.flatnonzero(records.malicious[place]).tolist()
+        honest = ~records.malicious[place]
+        expected = records.credits[0, place, -1, honest].sum() / records.test[honest].sum()
         assert result.scores["final"][place] == pytest.approx(expected)
-    assert records.hostile[0].tolist() != records.hostile[1].tolist()
-    assert result.told == ["2 of 6 clients are hostile (labelflip(share=0.34)): every score is of the honest ones."]
+    assert records.malicious[0].tolist() != records.malicious[1].tolist()
+    assert result.remarks == ["2 of 6 clients are malicious (labelflip(share=0.34)): every score is of the honest ones."]
 
 
 @pytest.mark.parametrize("text", ["signflip", "labelflip", "backdoor"])

@@ -148,10 +148,10 @@ def test_a_grid_is_widened_where_the_best_rate_is_its_edge(tmp_path: Path, capsy
     assert tuned["fedavg"]["at_edge"]
     (found,) = comparison.federations
     assert comparison.at_edge(found) == {"fedavg+rate(lr=0.3)", "fedprox(mu=0.1)+rate(lr=0.3)"}
-    told = "The best learning rate is still the lowest or highest that was tried for fedavg (0.3 of 0.003, 0.01, 0.03, 0.1, 0.3)"
+    told = "The best learning rate is still the lowest or highest that was tested for fedavg (0.3 of 0.003, 0.01, 0.03, 0.1, 0.3)"
     assert comparison.verdicts()[found.data][0].startswith(told)
     print_comparison(comparison, PlainConsole())
-    assert "^: at the lowest or highest learning rate that was tried." in " ".join(capsys.readouterr().out.split())
+    assert "^: at the lowest or highest learning rate that was evaluated." in " ".join(capsys.readouterr().out.split())
     assert json.loads((out / "compare.json").read_text())["extensions"] == 2
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.parquet")}
     again = compare(["fedavg", "fedprox(mu=0.1)"], out=out, resume=True, **TUNED)  # nothing is run again

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from coterie._util.errors import UserError
+from coterie._util.files import write_atomic
 from coterie.analysis.comparison import Comparison, open_comparison
 from coterie.core.local import Local
 from coterie.core.plan import Plan
@@ -95,11 +96,10 @@ def test_a_kill_between_seal_and_request_is_mended_by_the_command_that_grows(tmp
     def killed(path: Path, text: str) -> None:
         if path.name == "compare.json":
             raise KeyboardInterrupt
-        whole(path, text)
+        write_atomic(path, text)
 
-    whole = __import__("coterie._util.files", fromlist=["write_whole"]).write_whole
     with monkeypatch.context() as patched:
-        patched.setattr("coterie.evidence.manifest.write_whole", killed)
+        patched.setattr("coterie.evidence.manifest.write_atomic", killed)
         with pytest.raises(KeyboardInterrupt):
             run(out, ["fedavg", "fedprox"], resume=True)
     run(out, ["fedavg", "fedprox"], resume=True)

@@ -15,7 +15,7 @@ from coterie.methods.fedavg import FedAvg
 from coterie.run.driver import run_script
 from coterie.testing import worlds
 from coterie.testing.play import get_loop_engine
-from run.test_drive import Raising, go
+from run.test_driver import Raising, go
 
 FULL = "The GPU has too little memory"
 OF_THE_GPU = [

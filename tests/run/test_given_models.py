@@ -55,11 +55,11 @@ def test_models_without_a_module_of_their_own_have_bundles_too(tmp_path: Path) -
 
     made = federation()
     found = ct.study("fedavg", data=made, rounds=1, model=Local)
-    assert found.model("client-0").predict(made.x[:3]).shape == (3,)
+    assert ct.get_bundle(found, "client-0").predict(made.x[:3]).shape == (3,)
     plain = ct.study("fedavg", data=made, rounds=1, model=Plain)
-    write_bundle(plain.model("client-0"), tmp_path / "b")
+    write_bundle(ct.get_bundle(plain, "client-0"), tmp_path / "b")
     again = read_bundle(tmp_path / "b", trust=True)
-    assert again.predict_proba(made.x[:3]).tobytes() == plain.model("client-0").predict_proba(made.x[:3]).tobytes()
+    assert again.predict_proba(made.x[:3]).tobytes() == ct.get_bundle(plain, "client-0").predict_proba(made.x[:3]).tobytes()
 
 
 def test_names_and_refusals() -> None:

@@ -132,7 +132,7 @@ def test_other_data_do_not_join_a_study(tmp_path: Path, monkeypatch: pytest.Monk
     settings = Settings(methods=("fedavg",), data=f"csv('{table}',label='label',client='client')", plan=Plan(rounds=1, local=LOCAL))
     run(settings, tmp_path / "study")
     table.write_text(integrity.csv_of("abcdeg"))
-    with pytest.raises(UserError, match="are not those it was begun with"):
+    with pytest.raises(UserError, match="are not those it was started with"):
         run(replace(settings, seeds=(0, 1)), tmp_path / "study")
 
 
@@ -207,7 +207,7 @@ def test_a_study_with_a_loss_of_its_own_does_not_go_on_with_another(tmp_path: Pa
 
     said = {"data": "synthetic(0,0,clients=4)", "rounds": 1, "out": tmp_path / "own", "execution": Execution(engine="loop")}
     ct.study("fedavg", loss=half, **said)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"begun with the loss 'half', not 'cross_entropy': go on in Python"):
+    with pytest.raises(UserError, match=r"started with the loss 'half', not 'cross_entropy': resume in Python"):
         resume_study(tmp_path / "own", more=Extension(rounds=2))
     grown = ct.study("fedavg", loss=half, resume=True, **said | {"rounds": 2})  # type: ignore[arg-type]
     whole = ct.study("fedavg", loss=half, **said | {"rounds": 2, "out": None})  # type: ignore[arg-type]

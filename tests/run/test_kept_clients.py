@@ -54,9 +54,9 @@ def test_scores_are_everybodys_and_rows_a_samples(both: tuple[ct.Result, ct.Resu
     assert everybody.table()["final"].tolist() == some.table()["final"].tolist()
     assert set(some.groups["client"]) == set(part.index.get_level_values("client"))
     assert everybody.spread is None
-    assert everybody.told == []
-    assert len(some.told) == 1
-    assert some.told[0].startswith("Rows are kept of 5 of 12 clients, drawn by their ids: accuracy, its mean, ")
+    assert everybody.remarks == []
+    assert len(some.remarks) == 1
+    assert some.remarks[0].startswith("Rows are kept of 5 of 12 clients, drawn by their ids: accuracy, its mean, ")
 
 
 def test_quantiles_are_those_of_all_rows(both: tuple[ct.Result, ct.Result]) -> None:
@@ -120,13 +120,13 @@ def test_beside_a_sample_that_is_evaluated() -> None:
     looked = run(evaluate_clients=8)
     np.testing.assert_allclose(some.rounds["accuracy"], looked.rounds["accuracy"], rtol=1e-12)
     assert some.clients["client"].nunique() == 5
-    assert some.told[0].startswith("Scores are of 8 of 12 clients")
+    assert some.remarks[0].startswith("Scores are of 8 of 12 clients")
     assert run(evaluate_clients=5, keep_clients=8).spread is None  # rows of all that are evaluated
 
 
 def test_another_metric_is_of_the_sample(both: tuple[ct.Result, ct.Result]) -> None:
     records = read_records(both[1].evidence, "f1")
-    assert records.everybody == {}
+    assert records.population == {}
     assert records.accuracy.shape == (2, 2, 3)
     assert np.isfinite(records.accuracy).all()
 

@@ -71,7 +71,7 @@ def test_a_tuned_method_of_ones_own_keeps_its_controls(tmp_path: Path) -> None:
     (found,) = comparison.federations
     (tested,) = [label for label in found.roles.methods if label.startswith(SPEC)]
     assert set(found.roles.controls[tested]) == {"random", "oracle"}
-    assert found.called(tested) == SPEC  # without the rate
+    assert found.display_name(tested) == SPEC  # without the rate
     assert tested != SPEC
 
 

@@ -41,9 +41,9 @@ def test_numbers_are_those_of_a_study_that_looks_at_everybody(tmp_path: Path) ->
     scores = some.scores.set_index(["method", "seed"])["final"]
     assert (hits / held).sort_index().to_numpy() == pytest.approx(scores.sort_index().to_numpy())
     assert set(some.groups["client"]) == set(judged)
-    assert len(some.told) == 1
-    assert some.told[0].startswith("Scores are of 5 of 12 clients, drawn by their ids: accuracy over everybody lies within ")
-    assert everybody.told == []
+    assert len(some.remarks) == 1
+    assert some.remarks[0].startswith("Scores are of 5 of 12 clients, drawn by their ids: accuracy over all clients lies within ")
+    assert everybody.remarks == []
 
 
 def test_the_error_is_the_spread_over_samples() -> None:

@@ -76,7 +76,7 @@ def test_a_study_from_arrays_to_a_prediction(model: Any, tmp_path: Path) -> None
     made, (x, _) = federation(), rows()
     result = ct.study(["fedavg", "ifca(groups=2)", "ditto"], data=made, model=model, rounds=2, lr=0.1)
     assert not result.problems
-    bundle = result.model("site 4", "fedavg")
+    bundle = ct.get_bundle(result, "site 4", "fedavg")
     shares = bundle.predict_proba({name: values[:5] for name, values in x.items()})
     assert shares.shape == (5, 2)
     if isinstance(model, str):
@@ -96,7 +96,7 @@ def test_a_study_from_arrays_to_a_prediction(model: Any, tmp_path: Path) -> None
 def test_scores_are_those_of_the_module_itself() -> None:
     made, (x, y) = federation(), rows()
     result = ct.study("fedavg", data=made, model=Fused, rounds=1)
-    bundle = result.model("site 0")
+    bundle = ct.get_bundle(result, "site 0")
     own = np.concatenate([*made.test])
     guessed = bundle.predict({name: values[own] for name, values in x.items()})
     assert result.table()["final"].iloc[0] == pytest.approx(float((guessed.astype(int) == y[own]).mean()))

@@ -177,6 +177,9 @@ def test_opening_what_is_no_study_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no study"):
         Evidence.open(tmp_path / "nothing")
     (tmp_path / "settings.json").write_text("{")
+    with pytest.raises(UserError, match=r"head\.json is missing"):
+        Evidence.open(tmp_path)
+    reseal(tmp_path)
     with pytest.raises(UserError, match=r"settings\.json cannot be read"):
         Evidence.open(tmp_path)
 

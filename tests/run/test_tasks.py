@@ -42,15 +42,15 @@ def test_the_loss_can_be_said(tmp_path: Path) -> None:
         study("fedavg", data="digits/iid(clients=3)", rounds=1, loss="absolute")
     with pytest.raises(UserError, match=r"The loss cannot take outputs of shape .* and targets of shape"):
         study("fedavg", loss=torch.nn.functional.cross_entropy, **options)
-    with pytest.raises(UserError, match="The loss is said twice"):
+    with pytest.raises(UserError, match="The loss is given twice"):
         study("fedavg", plan=ct.Plan(loss="absolute"), loss=lambda outputs, y: (outputs[:, 0] - y).abs(), data=options["data"])
 
 
 def test_hostile_clients_count_neither_in_errors_nor_in_the_variance() -> None:
     found = study("fedavg", data="linear(clients=5,samples=20)", rounds=1, seeds=[0], attack="labelflip(share=0.4)")
     records = read_records(found.evidence)
-    assert records.hostile is not None
-    honest = ~records.hostile[0]
+    assert records.malicious is not None
+    honest = ~records.malicious[0]
     clients = found.clients.query("round == 1").sort_values("client")
     made = ct.load("linear(clients=5,samples=20)")
     true = np.concatenate([made.task.in_units(made.y[made.test[int(c)]]) for c in np.flatnonzero(honest)])

@@ -57,8 +57,8 @@ def test_scores_and_perplexity(options: dict[str, Any]) -> None:
     assert clients["loss"].mean() == pytest.approx(-mean, rel=1e-5)
     np.testing.assert_allclose(found.rounds["perplexity"], np.exp(-found.rounds["likelihood"]))
     assert found.scores["perplexity"].tolist() == pytest.approx(records.perplexity[:, 0, -1].tolist())
-    assert records.measure.level(-2.0) == "-2.000 (perplexity 7.389)"
-    first = found.model("site-0", "fedavg")
+    assert records.metric.format_level(-2.0) == "-2.000 (perplexity 7.389)"
+    first = ct.get_bundle(found, "site-0", "fedavg")
     own = clients.query("id == 'site-0'").iloc[0]
     test = options["data"].x[options["data"].test[0]]
     assert first.predict(test).sum() == pytest.approx(own["log_likelihood"], rel=1e-5)
@@ -94,4 +94,4 @@ def test_inspection_asks_of_halves_as_a_whole(options: dict[str, Any]) -> None:
     plan = InspectPlan(pilot=PilotPlan(rounds=1, randoms=1))
     found = ct.inspect_data(options["data"], model=options["model"], plan=plan)
     assert found.task == "next-token"
-    assert "This is a next-token task: proportions of labels are counted of classes only." in write_answers(found)[0].evidence
+    assert "This is a next-token task: label proportions exist for classes only." in write_answers(found)[0].evidence

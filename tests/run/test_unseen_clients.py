@@ -80,7 +80,7 @@ def test_the_score_is_of_the_model_that_a_newcomer_is_served() -> None:
     hits = total = 0
     for client in range(federation.seen, len(federation)):
         rows = federation.test[client]
-        answered = result.model(federation.ids[client]).predict(np.asarray(federation.x[rows]))
+        answered = ct.get_bundle(result, federation.ids[client]).predict(np.asarray(federation.x[rows]))
         hits += sum(str(guess) == federation.classes[truth] for guess, truth in zip(answered, federation.y[rows], strict=True))
         total += len(rows)
     assert result.table()["unseen"].iloc[0] == pytest.approx(hits / total)

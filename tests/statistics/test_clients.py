@@ -100,7 +100,7 @@ def test_few_clients_are_asked_about_their_samples_and_many_about_others() -> No
     assert isinstance(found, Interval)
     assert isinstance(other, Interval)
     assert found.over == "180 test samples of 9 clients"
-    assert found.caveat.startswith("these 9 clients: this says nothing about others")
+    assert found.caveat.startswith("these 9 clients: no estimate for other clients")
     assert (other.over, other.caveat) == ("10 test clients, 200 samples", "")
     assert "no test samples" in str(compute_test_interval([]))
     assert "no test samples" in str(compute_test_interval([hits_of(np.zeros(3), np.zeros(3))]))

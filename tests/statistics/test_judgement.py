@@ -58,7 +58,7 @@ def test_one_split_says_what_it_cannot_tell() -> None:
     gains = np.array([3.0, 0.0] * 6)
     hits = Hits(np.tile((10 + gains)[None, :, None], (4, 1, 1)), np.full((4, 12, 1), 10.0), np.full((12, 1), 20.0))
     found = compute_sources(np.array([[0.074, 0.075, 0.076, 0.075]]), [hits])
-    assert found.unknown == ["one draw: this says nothing about other splits of the data"]
+    assert found.unknown == ["one draw: no estimate for other splits of the data"]
     assert found.widest is not None
     assert found.widest[0] == "test clients"
     assert found.widest[1].low < found.estimated["seeds"].low
@@ -76,12 +76,12 @@ def test_equivalence_is_two_one_sided_tests() -> None:
     above = stats.ttest_1samp(values, -0.25, alternative="greater").pvalue
     below = stats.ttest_1samp(values, 0.25, alternative="less").pvalue
     assert check_equivalence(sources, 0.25).p == pytest.approx(max(above, below))
-    assert check_equivalence(sources, 0.25).shown
+    assert check_equivalence(sources, 0.25).is_significant
     assert isinstance(found, Interval)
     assert found.at(0.9)[0] > -0.25
     assert found.at(0.9)[1] < 0.25
-    assert not check_equivalence(sources, 0.15).shown
-    assert not check_equivalence(Sources("a", "b", "c"), 10).shown
+    assert not check_equivalence(sources, 0.15).is_significant
+    assert not check_equivalence(Sources("a", "b", "c"), 10).is_significant
     with pytest.raises(ValueError, match="margin"):
         check_equivalence(sources, 0)
 
@@ -90,7 +90,7 @@ def test_not_significant_is_not_equivalent() -> None:
     sources = Sources(interval_of(0.1, 5.0), "one draw", "none")
     assert sources.p_above() > 0.05
     assert sources.p_below() > 0.05
-    assert not check_equivalence(sources, 1.0).shown
+    assert not check_equivalence(sources, 1.0).is_significant
     assert judge([compute_claim_tests(sources, 0, own_row=True, margin=1.0)]) == ["inconclusive"]
 
 
@@ -100,14 +100,14 @@ def test_equivalence_is_the_90_percent_interval_within_the_margin(mean: float, e
     low, high = own.at(0.9)
     sources = Sources(own, "one draw", "none")
     if min(abs(low + margin), abs(high - margin)) > 1e-9:
-        assert check_equivalence(sources, margin).shown == (-margin < low and high < margin)
+        assert check_equivalence(sources, margin).is_significant == (-margin < low and high < margin)
     assert not (check_equivalence(sources, margin).p < 0.05 and compute_p_beyond(sources, margin) < 0.05)
 
 
 def test_every_source_has_to_show_equivalence() -> None:
     close, far = interval_of(0, 0.1), interval_of(0, 3)
-    assert check_equivalence(Sources(close, close, "none"), 1).shown
-    assert not check_equivalence(Sources(close, close, far), 1).shown
+    assert check_equivalence(Sources(close, close, "none"), 1).is_significant
+    assert not check_equivalence(Sources(close, close, far), 1).is_significant
 
 
 def test_five_judgements() -> None:

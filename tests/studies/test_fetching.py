@@ -46,7 +46,7 @@ def test_a_package_that_is_not_to_be_had(fetching: Any, tmp_path: Path, monkeypa
     with pytest.raises(SystemExit, match=r"some==1.0 could not be downloaded: nothing was written"):
         fetching.main(fetching.Packed("some==1.0", {}), "")
     monkeypatch.setattr(sys, "argv", ["fetch.py"])
-    with pytest.raises(SystemExit, match=r"Say where to: python fetch.py FOLDER"):
+    with pytest.raises(SystemExit, match=r"Name the folder: python fetch.py FOLDER"):
         fetching.main(fetching.Packed("some==1.0", {}), "")
 
 

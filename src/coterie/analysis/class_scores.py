@@ -9,7 +9,7 @@ import numpy as np
 from coterie.analysis import metrics
 from coterie.analysis.draws import DrawRecords, Estimate, StudyDraws, estimate
 from coterie.analysis.records import Records
-from coterie.core.arrays import Array, Doubles, Ints
+from coterie.core.arrays import Array, Doubles
 from coterie.evidence.reader import Evidence, encode_methods
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 
 LANE_KEYS = ["method", "seed", "round"]
-
-
 BY_CLASS = ("precision", "recall", "f1")
 
 
@@ -26,7 +24,7 @@ def make_round_table(records: Records) -> "pd.DataFrame":
     """A row for each evaluated round of each lane."""
     import pandas as pd
 
-    settings, measure = records.settings, records.measure.name
+    settings, measure = records.settings, records.metric.name
     ran = np.isfinite(records.accuracy)
     for (label, seed), last in records.early.items():  # rounds that a run did not run are in no table
         ran[records.place(label), settings.seeds.index(seed), records.rounds > last] = False
@@ -59,14 +57,9 @@ def _class_score_table(evidence: Evidence) -> "pd.DataFrame":
     truth = _stack_columns(frame, "actual", evidence.classes) if "actual_0" in frame else evidence.actual[frame["client"].to_numpy()]
     rows = frame[LANE_KEYS].copy()
     rows["size"] = truth.sum(1) if evidence.task == "classification" else evidence.tested[frame["client"].to_numpy()]
-    scores: dict[str, Doubles] = {
-        "precision": metrics.precision(hits, predicted, truth),
-        "recall": metrics.recall(hits, predicted, truth),
-        "f1": metrics.f1(hits, predicted, truth),
-    }
-    for name, values in scores.items():
-        rows[name] = values
-        rows[f"weighted_{name}"] = values * rows["size"]
+    for name in BY_CLASS:
+        rows[name] = getattr(metrics, name)(hits, predicted, truth)
+        rows[f"weighted_{name}"] = rows[name] * rows["size"]
     lanes = rows.groupby(LANE_KEYS, observed=True, sort=False)
     sums = lanes[["size", *(f"weighted_{name}" for name in BY_CLASS)]].sum()
     columns = {name: sums[f"weighted_{name}"] / sums["size"] for name in BY_CLASS} | {
@@ -90,9 +83,9 @@ class BinaryScores:
 
 
 def compute_binary_scores(study: StudyDraws) -> dict[str, BinaryScores]:
-    """By method; nothing for tasks with other than two classes, or where clients differ in what counts (hostile ones)."""
+    """By method; nothing for tasks with other than two classes, or where clients differ in what counts (malicious ones)."""
     first = study.each[0].records
-    if first.evidence.task != "classification" or first.evidence.classes != 2 or first.hostile is not None:
+    if first.evidence.task != "classification" or first.evidence.classes != 2 or first.malicious is not None:
         return {}
     tables = np.stack([_recall_by_class(own) for own in study.each])  # (B, M, S, 2)
     found = {}
@@ -134,13 +127,9 @@ def iter_f1(evidence: Evidence, last: int) -> Iterator[tuple[str, str, int, floa
     frame = frame[frame["round"] == last]
     for method, seed in frame[["method", "seed"]].drop_duplicates().itertuples(index=False, name=None):
         own = frame[(frame["method"] == method) & (frame["seed"] == seed)]
-        hits, predicted = (_stack_counts(own, name, evidence.classes) for name in ("hits", "predicted"))
+        hits, predicted = (_stack_columns(own, name, evidence.classes) for name in ("hits", "predicted"))
         actual = evidence.actual[own["client"].to_numpy()]
         found = metrics.f1(hits, predicted, actual)
         defined = np.isfinite(found)
         yield str(method), "f1", int(seed), float(100 * np.average(found[defined], weights=actual.sum(1)[defined]))
         yield str(method), "f1_macro", int(seed), float(100 * found[defined].mean())
-
-
-def _stack_counts(frame: "pd.DataFrame", name: str, classes: int) -> Ints:
-    return np.stack([frame[f"{name}_{c}"].to_numpy() for c in range(classes)], axis=1)

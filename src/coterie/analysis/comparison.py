@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,16 +37,16 @@ class Comparison:
     tuning: dict[str, Any]  # by federation: the rates that --tune chose, and what choosing cost
 
     def __repr__(self) -> str:
-        told = [f"{data}\n" + "\n".join(f"  {sentence}" for sentence in sentences) for data, sentences in self.verdicts().items()]
-        return "\n".join(["<Comparison>", *told])
+        texts = [f"{data}\n" + "\n".join(f"  {sentence}" for sentence in sentences) for data, sentences in self.verdicts().items()]
+        return "\n".join(["<Comparison>", *texts])
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the short table, and the findings in words."""
-        told = [
+        texts = [
             f"<p><b>{escape(data)}</b></p><ul>{''.join(f'<li>{escape(sentence)}</li>' for sentence in sentences)}</ul>"
             for data, sentences in self.verdicts().items()
         ]
-        return self.summary().to_html(index=False) + "".join(told)
+        return self.summary().to_html(index=False) + "".join(texts)
 
     def summary(self) -> "pd.DataFrame":
         """The table in the few columns that fit a page; accuracies and gains in points, `gain` with its widest interval."""
@@ -65,11 +64,13 @@ class Comparison:
         return {findings.data: [*self.describe_edge_rates(findings), *write_verdicts(findings)] for findings in self.federations}
 
     def describe_edge_rates(self, findings: Findings) -> list[str]:
-        """Which tuned methods run at the lowest or highest rate that was tried, in a sentence; nothing where none does."""
-        tuned = self._tuned(findings).items()
-        edges = "; ".join(f"{label} ({own['chosen']:g} of {_join_rates(own['rates'])})" for label, own in tuned if own["at_edge"])
-        told = f"The best learning rate is still the lowest or highest that was tried for {edges}: a rate beyond may do better."
-        return [told] if edges else []
+        """Which tuned methods run at the lowest or highest rate that was tested, in a sentence; nothing where none does."""
+        tuned = {label: own for label, own in self._tuned(findings).items() if own["at_edge"]}
+        edges = "; ".join(
+            f"{label} ({own['chosen']:g} of {', '.join(f'{rate:g}' for rate in own['rates'])})" for label, own in tuned.items()
+        )
+        sentence = f"The best learning rate is still the lowest or highest that was tested for {edges}: a rate beyond may do better."
+        return [sentence] if edges else []
 
     def at_edge(self, findings: Findings) -> frozenset[str]:
         """The labels of those methods, as the study has them."""
@@ -77,12 +78,11 @@ class Comparison:
         return frozenset(label for label in findings.methods if "+".join(split_at(label, "+")[:-1]) in edges)
 
     def _tuned(self, findings: Findings) -> dict[str, Any]:
-        """By method, what tuning chose on one federation."""
         folder = findings.records.evidence.folder
         return {} if folder is None else self.tuning.get(folder.name) or {}
 
     def recommendations(self) -> dict[str, Recommendation | None]:
-        """By federation, the method to use and why; None where its runs are too few to say."""
+        """By federation, the method to use and why; None where its runs are too few to decide."""
         return {findings.data: recommend(findings) for findings in self.federations}
 
     def table(self) -> "pd.DataFrame":
@@ -90,10 +90,6 @@ class Comparison:
         import pandas as pd
 
         return pd.DataFrame([_make_row(findings, finding) for findings in self.federations for finding in findings.methods.values()])
-
-    def plot(self) -> Any:
-        """The score round by round as an Altair chart for each federation, which a notebook shows; `save("name.html")` writes it."""
-        return import_module("coterie.report.charts.accuracy").curves_of(self)  # reports know comparisons, not the other way round
 
     def as_json(self) -> dict[str, Any]:
         """The verdicts, the table and the ranking as plain values; what is not defined is null."""
@@ -119,8 +115,8 @@ class Comparison:
 def open_comparison(folder: Path | str, *, metric: str | MetricFunction | None = None, **options: Any) -> Comparison:
     """Compare what is in a folder: one study (`coterie run --out`) or several (`coterie compare --out`); options as `compare_evidence`.
 
-    The metric is the one that the comparison was asked for unless given. A study that cannot be opened is named among the faults as long
-    as another can.
+    `metric` defaults to the one that the comparison was made with. A study that cannot be opened is named among the faults as long as
+    another can.
     """
     folder = Path(folder)
     folders = [folder] if is_study(folder) else sorted(path for path in folder.glob("*") if is_study(path))
@@ -134,7 +130,7 @@ def open_comparison(folder: Path | str, *, metric: str | MetricFunction | None =
         folders.sort(key=lambda path: order.index(path.name) if path.name in order else len(order))
         there = {path.name for path in folders}
         missed = [name for name in map(str, order) if name not in there and f"{name}/settings.json" not in broken]
-        faults += [f"{folder / name} is not there: it was not begun yet, or it was removed." for name in missed]
+        faults += [f"{folder / name} is missing: it was not started yet, or it was removed." for name in missed]
     studies = [study for path in folders if (study := _read_or_report(Evidence.open, path, faults)) is not None]
     if not studies:
         raise UserError(faults[0])
@@ -143,14 +139,10 @@ def open_comparison(folder: Path | str, *, metric: str | MetricFunction | None =
     return compare_evidence(studies, faults=faults, tuning=tuned, metric=metric, **options)
 
 
-def _join_rates(rates: Sequence[float]) -> str:
-    return ", ".join(f"{rate:g}" for rate in rates)
-
-
 def _check_requested_metric(name: Any, folder: Path) -> str | None:
-    """The metric that a request names, unless it is code: that runs only where the user says it."""
+    """The metric that a request names, unless it is code: that runs only where the user names it."""
     if isinstance(name, str) and is_code(name):
-        raise UserError(f"{folder} is compared by code that is not Coterie's, the metric {name!r}: if you trust it, say --metric {name}.")
+        raise UserError(f"{folder} is compared by code that is not Coterie's, the metric {name!r}: if you trust it, add --metric {name}.")
     return name if isinstance(name, str) else None
 
 
@@ -177,9 +169,16 @@ def compare_evidence(
 ) -> Comparison:
     """Compare the methods of each study, and, over several, rank the methods that all of them share.
 
-    `score` is the headline, `scores` are all that are reported; "max" (over rounds, on test data) only where it is asked for. `target` is
-    the level that costs and rounds "to target" mean: the baseline's mean score unless given. `margin` is a difference that does not
-    matter: "no difference" is said where it is shown to be within it. `metric` is what is compared; each task's own unless given.
+    Args:
+        studies: The evidence of each.
+        score: The headline.
+        baseline: The label to compare with (default: FedAvg by samples).
+        target: The level that costs and rounds "to target" mean (default: the baseline's mean score).
+        scores: All that are reported; "max" (over rounds, on test data) only where it is asked for.
+        margin: A difference that does not matter: a method within it is called equivalent.
+        faults: Sentences on what could not be read.
+        tuning: By folder, what tuning chose.
+        metric: What is compared (default: each task's own).
     """
     faults, found = list(faults), []
     for evidence in studies:
@@ -202,11 +201,11 @@ def _rank_methods(found: Sequence[Findings]) -> Ranking | None:
 
 
 def _make_row(findings: Findings, finding: Finding) -> dict[str, Any]:
-    gap, fairness, quality = finding.gap, finding.fairness, finding.grouping
+    gap, fairness, quality = finding.gap, finding.fairness, finding.group_quality
     headline = gap.units
     return {
         "data": findings.data,
-        "metric": findings.measure.name,
+        "metric": findings.metric.name,
         "method": finding.label,
         "role": finding.role,
         "repetitions": str(findings.repetitions),
@@ -244,13 +243,13 @@ def _make_row(findings: Findings, finding: Finding) -> dict[str, Any]:
 
 
 def _unseen_columns(findings: Findings, label: str) -> dict[str, Any]:
-    """How those fare who took no part; nothing where everybody did."""
+    """Scores of clients that took no part; nothing where all did."""
     if findings.unseen is None:
         return {}
     finding = findings.unseen.methods[label]
     own, gap = finding.scores[findings.score], finding.gap
-    told = {"unseen": own.mean, "unseen_score_low": own.low, "unseen_score_high": own.high}
-    return told | {"unseen_gain": gap.units.mean, "unseen_low": gap.low, "unseen_high": gap.high}
+    score = {"unseen": own.mean, "unseen_score_low": own.low, "unseen_score_high": own.high}
+    return score | {"unseen_gain": gap.units.mean, "unseen_low": gap.low, "unseen_high": gap.high}
 
 
 def _interval_columns(finding: Finding) -> dict[str, dict[str, float]]:

@@ -37,8 +37,6 @@ def find_rounds_to_target(curves: Doubles, rounds: Doubles | np.ndarray, target:
 
 
 MOMENTS = 200  # at which a curve over time is read
-
-
 Band = tuple[Doubles, Doubles, Doubles]  # mean, low, high
 
 
@@ -113,7 +111,6 @@ def _list_runs(study: StudyDraws, label: str) -> list[tuple[Doubles, Doubles]]:
 
 
 def _accuracy_at_moments(study: StudyDraws, label: str, moments: Doubles) -> Doubles:
-    """(B, S, moments) the accuracy of each run."""
     table = np.full((*study.repetitions.compared.shape, len(moments)), np.nan)
     runs = iter(_list_runs(study, label))
     for row, own in zip(table, study.each, strict=True):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isnan
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -84,14 +84,6 @@ def compute_overlap(draws: Sequence[Records]) -> float:
     return tested / max(tested + held, 1.0)
 
 
-def get_repetitions(draws: Sequence[Records], compared: Bools) -> Repetitions:
-    """What these draws of one study repeat."""
-    settings = draws[0].settings
-    numbers = tuple(records.settings.draws[0] for records in draws)
-    redrawn = get_redrawn(settings.data)
-    return Repetitions(numbers, settings.seeds, np.asarray(compared), redrawn, settings.own_seeds, compute_overlap(draws))
-
-
 @dataclass(frozen=True)
 class Estimate:
     """A number for each run, their mean and its 95 % interval: over draws where there are several, else over seeds."""
@@ -118,7 +110,7 @@ DecidingTest = Literal["signed-rank", "paired t"]
 
 @dataclass(frozen=True)
 class Gap:
-    """`units` are the draws of the data where there are several, else the seeds; `sources` say what else could have come out otherwise."""
+    """`units` are the draws of the data where there are several, else the seeds; `sources` are the other sources of error."""
 
     units: PairedTest
     sources: Sources
@@ -178,18 +170,18 @@ def select_rounds(scope: Scope, score: Score) -> slice:
 
 def compute_mean_credits(records: Records, rows: slice, method: int) -> Doubles:
     """(S, N) right answers of each client, averaged over some of the evaluated rounds; nan where any of them is missing."""
-    right = records.right[method, :, rows].astype(np.float64)
-    known = is_evaluated(records.right[method, :, rows])
+    right = records.credits[method, :, rows].astype(np.float64)
+    known = is_evaluated(records.credits[method, :, rows])
     whole = known.all(axis=1) | (records.tested[rows] == 0).all(axis=0)
     return np.asarray(np.where(whole, np.where(known, right, 0.0).mean(axis=1), np.nan))
 
 
 def collect_hits(records: Records, scope: Scope, score: Score, one: int, two: int, runs: Bools) -> Hits | str:
-    """The right answers of two methods in these runs (S,) of one draw; a sentence where samples cannot be spoken of."""
+    """The right answers of two methods in these runs (S,) of one draw; a sentence where there is no interval over samples."""
     if score not in ROUND_MEANS:
-        return "test clients: not known of this score, which is no mean of rounds"
-    if records.hostile is not None:
-        return "test clients: every seed has other hostile clients, whom no score counts"
+        return "no interval over test clients for this score, which is no mean of rounds"
+    if records.malicious is not None:
+        return "no interval over test clients, since malicious clients, which no score counts, differ from seed to seed"
     rows = select_rounds(scope, score)
     ours, theirs = (compute_mean_credits(records, rows, method)[runs] for method in (one, two))
     whole = np.isfinite(ours).all(axis=1) & np.isfinite(theirs).all(axis=1)
@@ -198,11 +190,11 @@ def collect_hits(records: Records, scope: Scope, score: Score, one: int, two: in
     if differing is not None:
         differing = differing[runs][whole]
         differing = differing if (differing >= 0).all() else None
-    measure = records.measure
-    if not measure.whole and differing is None and (samples > 0).sum() < MANY_CLIENTS:
-        why = "is no mean over samples" if measure.alike else "was not kept of single samples"
-        return f"test samples: {measure.noun} {why}, and over other clients there are too few of them"
-    return Hits(ours[whole][..., None], theirs[whole][..., None], samples[:, None], differing, alike=measure.alike)
+    metric = records.metric
+    if not metric.is_count and differing is None and (samples > 0).sum() < MANY_CLIENTS:
+        why = "is no mean over samples" if metric.is_macro else "was not kept of single samples"
+        return f"no interval over test samples, since {metric.noun} {why}, and none over test clients, since they are too few"
+    return Hits(ours[whole][..., None], theirs[whole][..., None], samples[:, None], differing, alike=metric.is_macro)
 
 
 def compute_sample_differences(records: Records, one: int, two: int) -> Doubles | None:
@@ -210,10 +202,10 @@ def compute_sample_differences(records: Records, one: int, two: int) -> Doubles 
     summed up. Of right and wrong answers that is the number of samples that exactly one got right. -1 where answers were not kept; None
     where a sample is worth nothing by itself.
     """
-    if records.answers is None or records.answered is None or records.measure.alike:
+    if records.answers is None or records.answered is None or records.metric.is_macro:
         return None
     kept = records.answered
-    if records.measure.name == "accuracy":
+    if records.metric.name == "accuracy":
         unlike: Array = np.bitwise_count(records.answers[one] ^ records.answers[two]).sum(axis=-1).astype(np.float64)
     else:
         unlike = ((compute_per_sample_scores(records, one) - compute_per_sample_scores(records, two)) ** 2).sum(axis=-1)
@@ -225,20 +217,19 @@ def compute_per_sample_scores(records: Records, method: int) -> Doubles:
     the number of its labels that are right."""
     assert records.answers is not None
     assert records.unit is not None
-    told = np.ascontiguousarray(records.answers[method]).view(np.float32).astype(np.float64)
+    answers = np.ascontiguousarray(records.answers[method]).view(np.float32).astype(np.float64)
     unit = records.unit[:, None, None]
-    match records.measure.name:
+    match records.metric.name:
         case "r2":
-            return np.asarray(-(told**2) / unit)
+            return np.asarray(-(answers**2) / unit)
         case "mae":
-            return np.asarray(-np.abs(told) / unit)
+            return np.asarray(-np.abs(answers) / unit)
         case "exact":
-            return np.asarray(told == unit, dtype=np.float64)
-    return np.asarray(told / unit)
+            return np.asarray(answers == unit, dtype=np.float64)
+    return np.asarray(answers / unit)
 
 
-@dataclass(frozen=True)
-class DrawRecords:
+class DrawRecords(NamedTuple):
     """One draw: its records, and what of them is compared."""
 
     records: Records
@@ -250,20 +241,21 @@ class StudyDraws:
     """The draws that have come as far as the furthest; of a study of one draw, that one."""
 
     each: tuple[DrawRecords, ...]
-    asked: int  # draws that the study is to have
+    planned_draws: int  # draws that the study is to have
 
     @property
     def planned(self) -> int:
         """The repetitions of the design, complete or not: draws, or seeds where there is one draw."""
-        return self.asked if self.asked > 1 else len(self.each[0].records.settings.seeds)
+        return self.planned_draws if self.planned_draws > 1 else len(self.each[0].records.settings.seeds)
 
     @cached_property
     def repetitions(self) -> Repetitions:
-        seeds = len(self.each[0].records.settings.seeds)
-        compared = np.zeros((len(self.each), seeds), dtype=np.bool_)
+        draws = [own.records for own in self.each]
+        settings, numbers = draws[0].settings, tuple(records.settings.draws[0] for records in draws)
+        compared = np.zeros((len(self.each), len(settings.seeds)), dtype=np.bool_)
         for row, own in zip(compared, self.each, strict=True):
             row[own.scope.seeds] = True
-        return get_repetitions([own.records for own in self.each], compared)
+        return Repetitions(numbers, settings.seeds, compared, get_redrawn(settings.data), settings.own_seeds, compute_overlap(draws))
 
     @cached_property
     def scores(self) -> dict[str, dict[Score, Doubles]]:

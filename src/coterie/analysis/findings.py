@@ -1,13 +1,13 @@
 """One federation's methods compared: from records to every number that is reported.
 
-Fairness: which clients gain, which lose, which are served worst. Divergence: a run counts as diverged when its last test loss is above
-`DIVERGENCE_FACTOR` times that of its start, or is not finite. The start of a classifier counts as no better than guessing and no worse than
-ten times that: a method that fine-tunes is first scored after it.
+Fairness: which clients gain or lose. Divergence: a run counts as diverged when its last test loss is above `DIVERGENCE_FACTOR` times that
+of its start, or is not finite. The start of a classifier counts as no better than guessing and no worse than ten times that: a method that
+fine-tunes is first scored after it.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from math import log
 
 import numpy as np
@@ -30,7 +30,7 @@ from coterie.analysis.draws import (
     estimate,
 )
 from coterie.analysis.groups import GroupQuality, assess_groups
-from coterie.analysis.metrics import COMPARED, Measure, Score
+from coterie.analysis.metrics import COMPARED, Metric, Score
 from coterie.analysis.records import Records
 from coterie.analysis.roles import MethodRole, Roles, assign_roles, strip_rate_label
 from coterie.analysis.scores import Scope
@@ -51,11 +51,7 @@ from coterie.statistics import (
 )
 
 DIVERGENCE_FACTOR = 3.0  # of the start's loss: models that overfit stay below it, those of a rate that is far too high do not
-
-
 CERTAIN_FACTOR = 30.0  # from here on nothing else explains it
-
-
 MAX_START = 10.0  # times ln(classes), the loss of guessing: no start counts as worse
 
 
@@ -110,10 +106,10 @@ def summarize_divergence(draws: Iterable[tuple[Records, Scope]], label: str) -> 
 
 @dataclass(frozen=True)
 class Fairness:
-    """Clients one by one: the measure over the last ten rounds with the model each is served.
+    """Clients one by one: the metric over the last ten rounds with the model each is served.
 
-    Where draws deal the data out anew, client 3 of one draw is not client 3 of the next: what is said of single clients is then of the
-    first draw, and shares are means over draws.
+    Where draws partition the data again, client 3 of one draw is not client 3 of the next: values of single clients are then of the first
+    draw, and shares are means over draws.
     """
 
     accuracy: Doubles  # (N,) mean over runs; nan for a client without test samples
@@ -121,10 +117,9 @@ class Fairness:
     gain_over_local: Doubles | None  # (N,) over training alone
     worse: float  # share of clients whose mean is below the baseline's
     worse_than_alone: float
-    losers: WorseOff | None  # against the baseline, client by client; None where hostile clients change from seed to seed, or nothing is
-    # known of single samples
+    losers: WorseOff | None  # against the baseline; None where malicious clients differ by seed, or single samples are not known
     clearly_worse: float  # clients clearly worse off than under the baseline, mean over draws where these have clients of their own
-    tested: float  # clients of whom that could be said, likewise
+    tested: float  # clients that could be tested, likewise
     bottom_decile: Estimate  # mean accuracy of the tenth of clients served worst, after the last round
     worst: Estimate  # accuracy of the client served worst, after the last round
 
@@ -168,7 +163,7 @@ def _share_of_losers(gains: list[Doubles]) -> float:
 
 
 def _find_losers(part: tuple[DrawRecords, ...], label: str, other: str, *, own_seeds: bool) -> WorseOff | None:
-    if any(own.records.hostile is not None for own in part):
+    if any(own.records.malicious is not None for own in part):
         return None
     first = part[0].records
     places = first.place(label), first.place(other)
@@ -177,7 +172,7 @@ def _find_losers(part: tuple[DrawRecords, ...], label: str, other: str, *, own_s
     unlike = [compute_sample_differences(own.records, *places) for own in part]
     kept = np.stack([table for table in unlike if table is not None]) if all(table is not None for table in unlike) else None
     ended = np.isfinite(ours - theirs)
-    whole = first.measure.whole
+    whole = first.metric.is_count
     if kept is not None and (kept[ended] >= 0).all():
         return find_worse_off(ours, theirs, samples, differing=np.where(ended, kept, np.nan), shared=not own_seeds, whole=whole)
     return find_worse_off(ours, theirs, samples, shared=not own_seeds) if whole else None
@@ -200,12 +195,12 @@ class Finding:
     scores: dict[Score, Estimate]
     over_baseline: dict[Score, PairedTest]  # over draws where there are several, else over seeds
     gap: Gap  # over the baseline, by the headline score, with every source of error
-    same: Equivalence  # whether it is shown to be within the margin of the baseline
+    equivalence: Equivalence  # whether it is within the margin of the baseline
     corrected_p: float  # the gap's p, after Holm's correction over the methods under test; nan for others
     by_round: RoundTests | None  # against the baseline; of methods under test
     stability: Stability
     fairness: Fairness
-    grouping: GroupQuality | None
+    group_quality: GroupQuality | None
     spending: Spending
     decomposition: Decomposition | None
     missing: int  # pairs of runs of which one did not reach the end
@@ -229,7 +224,7 @@ class Findings:
 
     @property
     def records(self) -> Records:
-        """Those of the first draw, for what can be shown of one only."""
+        """Those of the first draw, for what exists for one only."""
         return self.draws.each[0].records
 
     @property
@@ -248,9 +243,9 @@ class Findings:
         return self.draws.repetitions
 
     @property
-    def measure(self) -> Measure:
+    def metric(self) -> Metric:
         """What is compared."""
-        return self.records.measure
+        return self.records.metric
 
     @property
     def data(self) -> str:
@@ -272,8 +267,8 @@ class Findings:
         tables = {label: self.draws.in_scope(self.draws.accuracy(label)) for label in self.records.settings.methods}
         return {label: compute_t_bands(average_by_unit(table)) for label, table in tables.items()}
 
-    def called(self, label: str) -> str:
-        """A method's name in words: without the learning rate that tuning gave it, unless that would make two of one name."""
+    def display_name(self, label: str) -> str:
+        """A method's name in text: without the learning rate that tuning gave it, unless that would make two of one name."""
         names = [strip_rate_label(other) for other in self.methods]
         return strip_rate_label(label) if names.count(strip_rate_label(label)) == 1 else label
 
@@ -296,58 +291,69 @@ def compute_findings(
     scores: Sequence[Score] = COMPARED,
     margin: float = MARGIN,
 ) -> Findings:
-    """Compare the methods of one study, from the records of its draws. The target is the baseline's mean headline score unless
-    given."""
+    """Compare the methods of one study.
+
+    Args:
+        draws: The records of its draws.
+        score: The headline score.
+        baseline: The label to compare with (default: FedAvg by samples).
+        target: The level that "rounds to" and "cost to" mean (default: the baseline's mean headline score).
+        scores: All scores that are reported.
+        margin: A difference that does not matter.
+    """
     if not margin > 0:
         raise UserError(f"A margin of {100 * margin:g} points cannot be tested: give a number above 0.")
-    study = collect_draws([draws] if isinstance(draws, Records) else draws)
-    labels = study.each[0].records.settings.methods
-    found = Findings(study, assign_roles(labels, baseline, study.each[0].records.settings.facts), score, 0.0, margin, {})
-    known: tuple[Score, ...] = ("mae", "rmse", "perplexity")  # in units of their own
-    errors = [name for name in known if getattr(study.each[0].records, name) is not None]
+    records = [draws] if isinstance(draws, Records) else draws
+    study = collect_draws(records)
+    first = study.each[0].records
+    found = Findings(study, assign_roles(first.settings.methods, baseline, first.settings.facts), score, 0.0, margin, {})
+    base = found.roles.baseline
+    errors: list[Score] = [name for name in ("mae", "rmse", "perplexity") if getattr(first, name) is not None]  # in units of their own
     names = list(dict.fromkeys([*scores, score, *errors]))
-    headline = {label: tables[score] for label, tables in study.scores.items()}
-    base = study.scores[found.roles.baseline]
-    level = estimate(headline[found.roles.baseline]).mean if target is None else target
-    gaps = {label: study.gap(label, found.roles.baseline, score) for label in labels}
+    level = estimate(study.scores[base][score]).mean if target is None else target
+    gaps = {label: study.gap(label, base, score) for label in first.settings.methods}
     test = choose_test(study.planned, len(found.roles.methods))
     corrected = dict(zip(found.roles.methods, correct_holm([gaps[label].get_p_value(test) for label in found.roles.methods]), strict=True))
-    for label in labels:
-        own, tested = study.scores[label], label in corrected
-        stability, p = compute_stability(study, label, level), corrected.get(label, np.nan)
-        same = check_equivalence(gaps[label].sources, margin)
-        found.methods[label] = Finding(
-            label=label,
-            role=found.roles.of[label],
-            scores={name: estimate(study.in_scope(own[name])) for name in names},
-            over_baseline={name: compare_pairs(average_by_unit(study.in_scope(own[name] - base[name]))) for name in names},
-            gap=gaps[label],
-            same=same,
-            corrected_p=p,
-            by_round=found.by_round(label, found.roles.baseline) if tested else None,
-            stability=stability,
-            fairness=compute_fairness(study, found.roles, label),
-            grouping=assess_groups(study, label),
-            spending=compute_spending(study, label, stability.rounds_to_target),
-            decomposition=decompose_gain(headline, found.roles, label, partial(_gap_over_runs, study, score)) if tested else None,
-            missing=int((study.repetitions.compared & ~np.isfinite(own["final"] - base["final"])).sum()),
-            stopped=_stop_reasons(study, label),
-            outcome=decide_outcome(gaps[label], p, len(corrected), same, test),
-            divergence=summarize_divergence([(own.records, own.scope) for own in study.each], label),
-        )
-    apart = [own.unseen for own in ([draws] if isinstance(draws, Records) else draws) if own.unseen is not None]
+    found = replace(found, target=level, test=test)
+    for label, gap in gaps.items():
+        found.methods[label] = _compute_finding(found, label, gap, corrected, names)
+    apart = [own.unseen for own in records if own.unseen is not None]
     unseen = compute_findings(apart, score=score, baseline=baseline, target=target, scores=scores, margin=margin) if apart else None
-    return Findings(study, found.roles, score, level, margin, found.methods, test, unseen)
+    return replace(found, unseen=unseen)
 
 
-def _gap_over_runs(study: StudyDraws, score: Score, one: str, two: str, runs: Bools) -> Gap:
-    return study.gap(one, two, score, runs)
+def _compute_finding(found: Findings, label: str, gap: Gap, corrected: dict[str, float], names: Sequence[Score]) -> Finding:
+    """One method against the baseline; `corrected` are the p-values of the methods under test."""
+    study, roles, is_tested = found.draws, found.roles, label in corrected
+    own, base = study.scores[label], study.scores[roles.baseline]
+    stability, p = compute_stability(study, label, found.target), corrected.get(label, np.nan)
+    equivalence = check_equivalence(gap.sources, found.margin)
+    headline = {name: tables[found.score] for name, tables in study.scores.items()}
 
+    def gap_over(one: str, two: str, runs: Bools) -> Gap:
+        return study.gap(one, two, found.score, runs)
 
-def _stop_reasons(study: StudyDraws, label: str) -> dict[tuple[int, int], str]:
-    return {
-        (own.records.settings.draws[0], seed): str(end)
-        for own in study.each
-        for (name, seed), end in own.records.stopped.items()
-        if name == label
-    }
+    return Finding(
+        label=label,
+        role=roles.of[label],
+        scores={name: estimate(study.in_scope(own[name])) for name in names},
+        over_baseline={name: compare_pairs(average_by_unit(study.in_scope(own[name] - base[name]))) for name in names},
+        gap=gap,
+        equivalence=equivalence,
+        corrected_p=p,
+        by_round=found.by_round(label, roles.baseline) if is_tested else None,
+        stability=stability,
+        fairness=compute_fairness(study, roles, label),
+        group_quality=assess_groups(study, label),
+        spending=compute_spending(study, label, stability.rounds_to_target),
+        decomposition=decompose_gain(headline, roles, label, gap_over) if is_tested else None,
+        missing=int((study.repetitions.compared & ~np.isfinite(own["final"] - base["final"])).sum()),
+        stopped={
+            (draw.records.settings.draws[0], seed): str(end)
+            for draw in study.each
+            for (name, seed), end in draw.records.stopped.items()
+            if name == label
+        },
+        outcome=decide_outcome(gap, p, len(corrected), equivalence, found.test),
+        divergence=summarize_divergence(study.each, label),
+    )

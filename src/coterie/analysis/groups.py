@@ -33,7 +33,7 @@ class GroupAgreement:
 def compute_group_agreement(labels: Array | Sequence[Array], *, same_clients: bool) -> GroupAgreement:
     """From the last groups of every draw (seeds, clients), -1 for a client in none.
 
-    Where the partition is redrawn, client 3 of one draw is not client 3 of the next: nothing can be said between draws.
+    Where the partition is redrawn, client 3 of one draw is not client 3 of the next, and draws cannot be compared.
     """
     seeds = [pair for draw in labels for pair in combinations(draw, 2)]
     draws = [(one, two) for first, second in combinations(labels, 2) for one in first for two in second] if same_clients else []
@@ -74,17 +74,10 @@ class GroupQuality:
     silhouette: Estimate | None  # where the method noted it
     used: Estimate  # groups with members
     between_rounds: float  # mean ARI of one round's groups with the next round's; nan for groups of a single round
-    again: GroupAgreement  # of the last groups of two seeds, and of two draws
+    between_seeds: float  # of the last groups of two seeds of one draw
+    between_draws: float  # of those of two draws
     collapse_rate: float  # share of runs that end with fewer groups than were asked for, or, with `auto`, than it had found
-    one_group_rate: float = 0.0  # of a method that was told no number: share of runs that end with one group, which is no collapse
-
-    @property
-    def between_seeds(self) -> float:
-        return self.again.between_seeds
-
-    @property
-    def between_draws(self) -> float:
-        return self.again.between_draws
+    one_group_rate: float = 0.0  # of a method that was set no number: share of runs that end with one group, which is no collapse
 
 
 @dataclass(frozen=True)
@@ -104,7 +97,7 @@ class _DrawGroups:
 
     @cached_property
     def found(self) -> dict[int, int]:
-        """By the place of a seed, the number of groups that the method found itself in its last choice; none where it was told."""
+        """By the place of a seed, the number of groups that the method found itself in its last choice; none where it was set."""
         records = self.own.records
         notes = read_notes(records.evidence, "choice", [])
         chosen = ((key.seed, choice["k"]) for key, _, choice in notes if key.method == self.label and isinstance(choice, dict))
@@ -123,28 +116,29 @@ def assess_groups(study: StudyDraws, label: str) -> GroupQuality | None:
         return None
     first = study.each[0].records
     truth, lasting = first.truth is not None, label in first.groups
-    told = _requested_groups(label, first.settings.facts)
+    requested = _requested_groups(label, first.settings.facts)
 
     def over(values: "list[Doubles]") -> Estimate:
         return estimate(study.in_scope(np.stack([draw.column(own) for draw, own in zip(draws, values, strict=True)])))
 
     silhouette = [draw.own.records.silhouette[draw.own.records.place(label), draw.seeds] for draw in draws]
     noted = any(np.isfinite(values).any() for values in silhouette)
-    # a lane may have placed nobody
+    # a lane may have placed no client
     ended = [(draw, seed, lane) for draw in draws for seed, lane in zip(draw.seeds, draw.lanes, strict=True) if lane]
     if lasting:
-        wanted = [told or draw.found.get(int(seed), 1) for draw, seed, _ in ended]
+        wanted = [requested or draw.found.get(int(seed), 1) for draw, seed, _ in ended]
         collapsed = [_count_groups(lane[-1]) < number for (_, _, lane), number in zip(ended, wanted, strict=True)]
     else:
-        collapsed = [_count_groups(cluster) == 1 for _, _, lane in ended for cluster in lane] if told is not None and told > 1 else []
-    alone = [all(_count_groups(cluster) == 1 for cluster in lane) for _, _, lane in ended] if told is None else []
+        several = requested is not None and requested > 1
+        collapsed = [_count_groups(cluster) == 1 for _, _, lane in ended for cluster in lane if several]
+    alone = [all(_count_groups(cluster) == 1 for cluster in lane) for _, _, lane in ended] if requested is None else []
     return GroupQuality(
         ari=over([score_against_truth(draw.own.records, draw.lanes, adjusted_rand_scores) for draw in draws]) if truth else None,
         nmi=over([score_against_truth(draw.own.records, draw.lanes, normalized_mutual_info_scores) for draw in draws]) if truth else None,
         silhouette=over(silhouette) if noted else None,
         used=over([np.array([_mean([_count_groups(cluster) for cluster in lane]) for lane in draw.lanes]) for draw in draws]),
         between_rounds=_agreement_between_rounds(draws) if lasting else float("nan"),
-        again=compute_group_agreement([draw.last for draw in draws] if lasting else [], same_clients=study.repetitions.same_clients),
+        **vars(compute_group_agreement([draw.last for draw in draws] if lasting else [], same_clients=study.repetitions.same_clients)),
         collapse_rate=float(np.mean(collapsed)) if collapsed else 0.0,
         one_group_rate=float(np.mean(alone)) if alone else 0.0,
     )
@@ -163,7 +157,6 @@ def _agreement_between_rounds(draws: list[_DrawGroups]) -> float:
 
 
 def _count_groups(cluster: Cluster) -> int:
-    """Groups with members."""
     return len(np.unique(cluster[1][cluster[1] >= 0]))
 
 
@@ -172,11 +165,11 @@ def _mean(values: list[float] | list[int]) -> float:
 
 
 def _requested_groups(label: str, facts: Mapping[str, MethodFacts]) -> int | None:
-    """The number of groups that a method was told to make; None where it finds the number itself."""
+    """The number of groups that a method was set to make; None where it finds the number itself."""
     own = look_up_facts(label, facts)
     if own is None:
         return None
-    return 1 if own.assign in ("oracle", "one") else own.groups  # those are told who is in which group, not how many there are
+    return 1 if own.assign in ("oracle", "one") else own.groups  # those are given the members of groups, not their number
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ of `records.Records` (of every round).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -17,11 +17,8 @@ from coterie.core.arrays import Array, Doubles, Ints
 from coterie.core.specs import Registry, import_object
 from coterie.core.tasks import Task, TaskName, compute_squared_credit, count_correct_labels
 
-AgreementScore = Callable[
-    [Sequence[tuple[Array, Array]]], Doubles
-]  # (P,) of pairs of groupings of the same clients, -1 for one in no group
-
-
+# of pairs of groupings of the same clients, -1 for a client in no group -> (P,) scores
+AgreementScore = Callable[[Sequence[tuple[Array, Array]]], Doubles]
 ClientReducer = Callable[[Doubles, Ints], Doubles]  # right answers (..., N) and test samples (N,) -> a score (...)
 
 
@@ -77,56 +74,6 @@ def _class_mean(values: Doubles, predicted: Array, actual: Array) -> Doubles:
 
 
 @dataclass(frozen=True)
-class Measure:
-    """A metric in words."""
-
-    name: str  # as it is chosen
-    noun: str  # in a sentence: "accuracy", "R2"
-    point: str  # what a point is
-    share: bool = True  # a share, shown in percent; otherwise its level is shown as a plain number, and differences in hundredths
-    alike: bool = False  # the mean over clients of each one's own value, and not over their samples
-    whole: bool = False  # a sample is right or wrong: credits are whole numbers of samples
-    nats: bool = False  # a mean log-likelihood, of which the perplexity is told, too
-
-    @property
-    def axis(self) -> str:
-        """Over a column or beside an axis, where values are times 100."""
-        return f"{self.noun}, %" if self.share else f"{self.noun}, hundredths"
-
-    @property
-    def title(self) -> str:
-        """At the beginning of a line."""
-        return f"{self.noun[0].upper()}{self.noun[1:]}"
-
-    @property
-    def times_100(self) -> str:
-        """What numbers in a table are."""
-        return f"{self.title} in {'percent' if self.share else 'hundredths'}"
-
-    def level(self, value: float) -> str:
-        """A value by itself."""
-        told = f"{100 * value:.1f} %" if self.share else f"{value:.3f}"
-        return f"{told} (perplexity {np.exp(-value):.4g})" if self.nats else told
-
-    def short(self, value: float) -> str:
-        """A value in brackets, for who decides."""
-        return f"{100 * value:.1f} right in 100" if self is ACCURACY else f"{self.noun} {self.level(value)}"
-
-    def compare_levels(self, own: float, other: float, base: str) -> str:
-        """A value beside another's, in a sentence without its end."""
-        if self is ACCURACY:
-            return f"{100 * own:.1f} of 100 answers are right, {100 * other:.1f} with {base}"
-        return f"{self.title} is {self.level(own)}, {self.level(other)} with {base}"
-
-    def more(self, points: str) -> str:
-        """How much better, in words."""
-        return f"{points} more right answers in 100" if self is ACCURACY else f"{points} points more of {self.noun}"
-
-
-ACCURACY = Measure("accuracy", "accuracy", "one right answer in 100", whole=True)
-
-
-@dataclass(frozen=True)
 class Counts:
     """What is known of clients' test parts, a row for each client of a round: what metrics are made of."""
 
@@ -140,103 +87,140 @@ class Counts:
     distance: Array | float = np.nan  # (rows,) their mean distance from the mean of all training targets
 
 
+MetricFunction = Callable[[Counts], Doubles]
+
+
 @dataclass(frozen=True)
 class Metric:
-    """A value for each row of counts, nan where it is not defined, and for which tasks it is."""
+    """A value for each row of counts, for which tasks it is defined, and how it is written."""
 
-    measure: Measure
+    name: str  # as it is chosen
+    noun: str  # in a sentence: "accuracy", "R2"
+    point_text: str  # what a point is
     tasks: tuple[TaskName, ...]
-    of: Callable[[Counts], Doubles]
-    two_classes: bool = False
+    compute: MetricFunction  # nan where it is not defined
+    is_share: bool = True  # written in percent; otherwise its level is a plain number, and differences are in hundredths
+    is_macro: bool = False  # the mean over clients of each one's own value, and not over their samples
+    is_count: bool = False  # a sample is right or wrong: credits are whole numbers of samples
+    is_log_likelihood: bool = False  # written with the perplexity
+    two_classes: bool = False  # defined for two classes only
+
+    @property
+    def axis(self) -> str:
+        """Over a column or beside an axis, where values are times 100."""
+        return f"{self.noun}, %" if self.is_share else f"{self.noun}, hundredths"
+
+    @property
+    def title(self) -> str:
+        """At the beginning of a line."""
+        return f"{self.noun[0].upper()}{self.noun[1:]}"
+
+    @property
+    def times_100(self) -> str:
+        """What numbers in a table are."""
+        return f"{self.title} in {'percent' if self.is_share else 'hundredths'}"
+
+    def format_level(self, value: float) -> str:
+        """A value by itself: "80.4 %", "0.312"."""
+        text = f"{100 * value:.1f} %" if self.is_share else f"{value:.3f}"
+        return f"{text} (perplexity {np.exp(-value):.4g})" if self.is_log_likelihood else text
+
+    def format_score(self, value: float) -> str:
+        """A value with the metric's name: "80.4 % accuracy", "R2 0.312"."""
+        return f"{self.format_level(value)} {self.noun}" if self.is_share else f"{self.noun} {self.format_level(value)}"
 
 
-def _per_sample(credit: Array, counts: Counts) -> Doubles:
-    return ratio(credit, counts.samples)
-
-
-def _accuracy(counts: Counts) -> Doubles:
-    return _per_sample(counts.hits.sum(axis=-1), counts)
+CLASSIFICATION: tuple[TaskName, ...] = ("classification",)
 
 
 def _label_accuracy(counts: Counts) -> Doubles:
     right = count_correct_labels(counts.hits, counts.predicted, counts.actual, counts.samples)
-    return _per_sample(right / max(counts.hits.shape[-1], 1), counts)
+    return ratio(right / max(counts.hits.shape[-1], 1), counts.samples)
+
+
+def _accuracy(counts: Counts) -> Doubles:
+    return ratio(counts.hits.sum(axis=-1), counts.samples)
 
 
 def _exact_match(counts: Counts) -> Doubles:
-    return _per_sample(counts.sums["exact"], counts)
+    return ratio(counts.sums["exact"], counts.samples)
 
 
 def _r2(counts: Counts) -> Doubles:
-    return _per_sample(compute_squared_credit(counts.sums["squared_error"], counts.samples, counts.variance), counts)
+    return ratio(compute_squared_credit(counts.sums["squared_error"], counts.samples, counts.variance), counts.samples)
 
 
 def _explained_absolute_error(counts: Counts) -> Doubles:
-    return _per_sample(compute_squared_credit(counts.sums["absolute_error"], counts.samples, counts.distance), counts)
+    return ratio(compute_squared_credit(counts.sums["absolute_error"], counts.samples, counts.distance), counts.samples)
 
 
 def _log_likelihood(counts: Counts) -> Doubles:
-    return _per_sample(counts.sums["log_likelihood"], counts)
-
-
-def _balanced_accuracy(counts: Counts) -> Doubles:
-    """Recall averaged over the classes that the client has; what is predicted does not change for whom it is defined."""
-    return mean(ratio(counts.hits, counts.actual))
+    return ratio(counts.sums["log_likelihood"], counts.samples)
 
 
 def _f1(counts: Counts) -> Doubles:
     return f1(counts.hits, counts.predicted, counts.actual)
 
 
-CLASSIFICATION: tuple[TaskName, ...] = ("classification",)
+def _auroc(counts: Counts) -> Doubles:
+    return counts.auroc
 
 
+def _balanced_accuracy(counts: Counts) -> Doubles:
+    """Recall averaged over the classes that the client has; predictions do not change for which clients it is defined."""
+    return mean(ratio(counts.hits, counts.actual))
+
+
+ACCURACY = Metric(
+    "accuracy",
+    "accuracy",
+    "one percentage point of accuracy",
+    CLASSIFICATION,
+    _accuracy,
+    is_count=True,
+)
 METRICS: dict[str, Metric] = {
-    found.measure.name: found
+    found.name: found
     for found in (
-        Metric(ACCURACY, CLASSIFICATION, _accuracy),
-        Metric(Measure("labels", "share of right labels", "one right label in 100"), ("multilabel",), _label_accuracy),
+        ACCURACY,
+        Metric("labels", "share of right labels", "one right label in 100", ("multilabel",), _label_accuracy),
+        Metric("exact", "exact-match accuracy", "one sample in 100 with all labels right", ("multilabel",), _exact_match, is_count=True),
+        Metric("r2", "R2", "one hundredth of R2", ("regression",), _r2, is_share=False),
         Metric(
-            Measure("exact", "exact-match accuracy", "one sample in 100 with all labels right", whole=True), ("multilabel",), _exact_match
-        ),
-        Metric(Measure("r2", "R2", "one hundredth of R2", share=False), ("regression",), _r2),
-        Metric(
-            Measure("mae", "explained absolute error", "one hundredth of the absolute error of always saying the mean", share=False),
+            "mae",
+            "explained absolute error",
+            "one hundredth of the absolute error of always predicting the mean",
             ("regression",),
             _explained_absolute_error,
+            is_share=False,
         ),
         Metric(
-            Measure("likelihood", "log-likelihood", "one hundredth of a nat a token, about 1 % of perplexity", share=False, nats=True),
+            "likelihood",
+            "log-likelihood",
+            "one hundredth of a nat a token, about 1 % of perplexity",
             ("next-token",),
             _log_likelihood,
+            is_share=False,
+            is_log_likelihood=True,
         ),
         Metric(
-            Measure("balanced_accuracy", "balanced accuracy", "one hundredth of balanced accuracy", alike=True),
+            "balanced_accuracy",
+            "balanced accuracy",
+            "one hundredth of balanced accuracy",
             CLASSIFICATION,
             _balanced_accuracy,
+            is_macro=True,
         ),
-        Metric(Measure("f1", "F1", "one hundredth of F1", alike=True, share=False), ("classification", "multilabel"), _f1),
-        Metric(
-            Measure("auroc", "AUROC", "one hundredth of AUROC", alike=True, share=False),
-            CLASSIFICATION,
-            lambda counts: counts.auroc,
-            two_classes=True,
-        ),
+        Metric("f1", "F1", "one hundredth of F1", ("classification", "multilabel"), _f1, is_macro=True, is_share=False),
+        Metric("auroc", "AUROC", "one hundredth of AUROC", CLASSIFICATION, _auroc, is_macro=True, is_share=False, two_classes=True),
     )
 }
-
-
 DEFAULT_METRICS: dict[TaskName, str] = {
     "classification": "accuracy",
     "multilabel": "labels",
     "regression": "r2",
     "next-token": "likelihood",
-}  # each task's, unless another is chosen
-
-
-MetricFunction = Callable[[Counts], Doubles]
-
-
+}  # by task
 INSTALLED_METRICS: Registry[Doubles] = Registry("metric", "coterie.metrics")  # functions of counts, as entry points
 
 
@@ -276,21 +260,15 @@ def _wrap_metric(name: str, function: MetricFunction) -> Metric:
         return found
 
     words = name.replace("_", " ")
-    measure = Measure(name, words, f"one hundredth of {words}", share=False, alike=True)
-    return replace(METRICS["accuracy"], measure=measure, of=checked)
+    return Metric(name, words, f"one hundredth of {words}", CLASSIFICATION, checked, is_share=False, is_macro=True)
 
 
 Headline = Literal["final", "last10", "mean", "validated", "max"]  # what a comparison may rest on
-
-
 Curve = Literal["final", "last10", "mean", "max", "median", "change"]  # read from a curve of accuracies
 
 
-ByRound = Literal[
-    "macro", "worst", "bottom_decile", "loss", "auroc", "mae", "rmse", "perplexity"
-]  # known of every round; the score is that of the last
-
-
+# known of every round; the score is that of the last
+ByRound = Literal["macro", "worst", "bottom_decile", "loss", "auroc", "mae", "rmse", "perplexity"]
 Score = Literal[Curve, ByRound, "validated", "ari", "unseen"]
 
 
@@ -299,8 +277,8 @@ class ScoreName:
     """One score in words."""
 
     title: str  # over a column
-    words: str = ""  # in a sentence; {measure} is what is measured, {rounds} are those averaged
-    percent: bool = True  # of the measure, and shown times 100 as that is
+    words: str = ""  # in a sentence; {measure} is the metric's noun, {rounds} are those averaged
+    percent: bool = True  # of the metric, and written times 100 as that is
     compared: bool = False  # reported by every comparison
     tabled: bool = False  # in the table of a result
     printed: bool = False  # on the terminal, after a run
@@ -325,14 +303,8 @@ SCORES: dict[Score, ScoreName] = {
     "unseen": ScoreName("unseen", "{measure} after the last round of clients that took no part", tabled=True, printed=True),
     "ari": ScoreName("ARI", "adjusted Rand index with the true groups", percent=False, tabled=True, printed=True),
 }
-
-
-COMPARED: tuple[Score, ...] = tuple(name for name, told in SCORES.items() if told.compared)
-
-
-TABLED: tuple[Score, ...] = tuple(name for name, told in SCORES.items() if told.tabled)
-
-
+COMPARED: tuple[Score, ...] = tuple(name for name, score in SCORES.items() if score.compared)
+TABLED: tuple[Score, ...] = tuple(name for name, score in SCORES.items() if score.tabled)
 BATCH_CELLS = 1 << 22  # clients, or cells of tables, that are counted at once
 
 

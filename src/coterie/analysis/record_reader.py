@@ -25,7 +25,7 @@ from coterie.evidence.tables import ANSWERS
 LanePlace = tuple[int, int]  # of a method, and of a seed
 
 
-def find_early_stops(ends: Mapping[LaneKey, LaneEnd], settings: Settings) -> dict[LanePlace, int]:
+def _find_early_stops(ends: Mapping[LaneKey, LaneEnd], settings: Settings) -> dict[LanePlace, int]:
     """By place, the round after which a run stopped early."""
     return {
         (settings.methods.index(key.method), settings.seeds.index(key.seed)): end.round_
@@ -34,37 +34,13 @@ def find_early_stops(ends: Mapping[LaneKey, LaneEnd], settings: Settings) -> dic
     }
 
 
-def find_last_round(ends: Mapping[LaneKey, LaneEnd], rounds: int) -> int:
-    """The round up to which those who stopped early count."""
-    return max((end.round_ for end in ends.values() if end.status == RUNNING), default=rounds)
-
-
-def extend_scores(tables: Iterable[Array | None], numbers: Ints, stops: Mapping[LanePlace, int], last: int) -> None:
-    """Let the numbers of a stopped run be those of its last round up to `last`; tables are (M, S, R, ...), of the rounds `numbers`."""
+def _extend_scores(tables: Iterable[Array | None], numbers: Ints, stops: Mapping[LanePlace, int], last: int) -> None:
+    """Let a stopped run keep the scores of its last round up to `last`; tables are (M, S, R, ...), of the rounds `numbers`."""
     for (method, seed), round_ in stops.items():
         own, after = np.flatnonzero(numbers <= round_), np.flatnonzero((numbers > round_) & (numbers <= last))
-        for table in drop_missing(tables):
-            if len(own) and len(after):
-                table[method, seed, after] = table[method, seed, own[-1]]
-
-
-def zero_costs(tables: Iterable[Array], stops: Mapping[LanePlace, int], last: int) -> None:
-    """Let a stopped run cost nothing from then on; tables are (M, S, T + 1)."""
-    for (method, seed), round_ in stops.items():
         for table in tables:
-            table[method, seed, round_ + 1 : last + 1] = 0.0
-
-
-def extend_groups(groups: Mapping[str, Array], methods: Sequence[str], stops: Mapping[LanePlace, int], last: int) -> None:
-    """Let its groups stay; tables by method are (S, T + 1, N)."""
-    for (method, seed), round_ in stops.items():
-        if (table := groups.get(methods[method])) is not None:
-            table[seed, round_ + 1 : last + 1] = table[seed, round_]
-
-
-def drop_missing(tables: Iterable[Array | None]) -> list[Array]:
-    """Those that were measured."""
-    return [table for table in tables if table is not None]
+            if table is not None and len(own) and len(after):
+                table[method, seed, after] = table[method, seed, own[-1]]
 
 
 # (names of columns) -> pieces of the table of clients: places of methods and seeds, and columns, the round among them
@@ -75,7 +51,7 @@ ColumnBatches = Iterator[tuple[Ints, Ints, dict[str, Array]]]
 class RoundEvaluations:
     """Of M methods, S seeds, R rounds and N clients."""
 
-    right: Array  # (M, S, R, N) credits; -1, or nan where they are no counts, of what was not evaluated
+    credits: Array  # (M, S, R, N) credits; -1, or nan where they are no counts, of what was not evaluated
     tested: Ints  # (R, N) test samples; none where the metric is not defined
     loss: Doubles  # (M, S, R)
     auroc: Doubles | None  # (M, S, R) mean over clients, of two-class tasks
@@ -107,30 +83,29 @@ class EvaluationReader:
     """Fills `RoundEvaluations`, a piece of the table of clients at a time."""
 
     def __init__(
-        self, evidence: Evidence, metric: Metric, shape: tuple[int, int], rounds: Ints, hostile: Bools | None, held: EvaluationTargets
+        self, evidence: Evidence, metric: Metric, shape: tuple[int, int], rounds: Ints, malicious: Bools | None, held: EvaluationTargets
     ) -> None:
-        self.evidence, self.metric, self.hostile, self.held = evidence, metric, hostile, held
+        self.evidence, self.metric, self.malicious, self.held = evidence, metric, malicious, held
         self.place = np.zeros(evidence.settings.plan.rounds + 1, dtype=np.int64)
         self.place[rounds] = np.arange(len(rounds))
         most = held.samples.max(initial=0)
-        self.whole = metric.measure.whole
+        self.whole = metric.is_count
         kind = (np.int16 if most < np.iinfo(np.int16).max else np.int32) if self.whole else np.float64
         self.shape = (*shape, len(rounds))
-        self.right = np.full((*self.shape, held.samples.shape[1]), -1 if self.whole else np.nan, dtype=kind)
+        self.credits = np.full((*self.shape, held.samples.shape[1]), -1 if self.whole else np.nan, dtype=kind)
         self.undefined = np.zeros(held.samples.shape, dtype=np.bool_)
         self.totals: dict[str, Doubles] = {name: np.zeros(int(np.prod(self.shape))) for name in ("loss", "weight", "area", "areas")}
         self.errors = {name: np.zeros(int(np.prod(self.shape))) for name in SUMS[evidence.task] if name.endswith(("_error", "_likelihood"))}
-        everybody = np.ones((shape[1], held.samples.shape[1]), dtype=np.bool_)
-        self.honest = everybody if hostile is None else ~hostile
+        self.honest = np.ones((shape[1], held.samples.shape[1]), dtype=np.bool_) if malicious is None else ~malicious
         self.scales = [held.scales(own) for own in self.honest]  # by seed
 
     def add(self, method: Ints, seed: Ints, batch: Mapping[str, Array]) -> None:
         """Rows of clients in rounds."""
         row, client = self.place[batch["round"]], batch["client"]
         counts = self._counts(seed, row, client, batch)
-        value = self.metric.of(counts)
+        value = self.metric.compute(counts)
         credit = np.where(np.isnan(value), 0.0, value * counts.samples)
-        self.right[method, seed, row, client] = np.rint(credit) if self.whole else credit
+        self.credits[method, seed, row, client] = np.rint(credit) if self.whole else credit
         self.undefined[row[np.isnan(value)], client[np.isnan(value)]] = True
         cell = np.ravel_multi_index((method, seed, row), self.shape)
         self._sum_up(cell, seed, client, counts, batch)
@@ -150,7 +125,7 @@ class EvaluationReader:
         return Counts(hits, predicted, actual, samples, batch.get("auroc", nothing), sums, variance, distance)
 
     def _sum_up(self, cell: Ints, seed: Ints, client: Ints, counts: Counts, batch: Mapping[str, Array]) -> None:
-        """Losses, errors and areas; those of hostile clients do not count."""
+        """Losses, errors and areas; those of malicious clients do not count."""
         honest = self.honest[seed, client]
         known = np.where(np.isfinite(batch["loss"]) & honest, counts.samples, 0)
         self._add("loss", cell, np.where(known > 0, batch["loss"], 0.0) * known)
@@ -165,13 +140,13 @@ class EvaluationReader:
         self.totals[name] += np.bincount(cell, weights=weights, minlength=len(self.totals[name]))
 
     def result(self) -> RoundEvaluations:
-        """A client for whom the metric is undefined in any run of a round counts in none of them: runs are compared on the same clients."""
+        """A client with an undefined metric in any run of a round counts in none of them: runs are compared on the same clients."""
         totals = self.totals
         loss, area = (metrics.ratio(totals[top], totals[low]).reshape(self.shape) for top, low in (("loss", "weight"), ("area", "areas")))
         errors = {name: metrics.ratio(total, totals["weight"]).reshape(self.shape) for name, total in self.errors.items()}
         root = np.sqrt(errors["squared_error"]) if "squared_error" in errors else None
         return RoundEvaluations(
-            self.right,
+            self.credits,
             np.where(self.undefined, 0, self.held.samples),
             loss,
             area if "auroc" in self.evidence.columns("clients") else None,
@@ -182,7 +157,7 @@ class EvaluationReader:
         )
 
     def _unit(self) -> Doubles | None:
-        name, seeds = self.metric.measure.name, len(self.honest)
+        name, seeds = self.metric.name, len(self.honest)
         if self.evidence.task == "multilabel":
             return np.full(seeds, float(self.evidence.classes))
         if self.evidence.task == "next-token":
@@ -199,26 +174,27 @@ def _stack_classes(batch: Mapping[str, Array], name: str, classes: int, rows: in
 def select_columns(evidence: Evidence, metric: Metric) -> list[str]:
     """The columns of the table of clients that are read: of accuracy, which needs right answers only, no more than those."""
     there = evidence.columns("clients")
-    kinds = ("hits", "actual") if metric.measure.name == "accuracy" else ("hits", "predicted", "actual")
+    kinds = ("hits", "actual") if metric.name == "accuracy" else ("hits", "predicted", "actual")
     by_class = [f"{kind}_{c}" for kind in kinds for c in range(evidence.classes)]
     return [name for name in ["client", "loss", *by_class, "auroc", *SUMS[evidence.task]] if name in there]
 
 
 def read_evaluation_targets(evidence: Evidence, rounds: Ints, test: Ints, pieces: ColumnBatches) -> EvaluationTargets:
-    """What is fixed of test parts: as the roster says, or, where the world drifts or clients come later, as every round says of itself."""
+    """What is fixed of test parts: from the roster, or, where data drift or clients come later, from every round."""
     names = [name for name in SUMS[evidence.task] if name.startswith("target")]
     samples = np.repeat(test[None, :], len(rounds), axis=0)
     targets = {name: np.repeat(evidence.get_roster_column(name)[None, :], len(rounds), axis=0).astype(np.float64) for name in names}
     there = evidence.columns("clients")
-    said = [f"actual_{c}" for c in range(evidence.classes) if f"actual_{c}" in there] if evidence.task == "classification" else ["samples"]
-    if not said or said[0] not in there:
+    by_class = [f"actual_{c}" for c in range(evidence.classes) if f"actual_{c}" in there]
+    counts = by_class if evidence.task == "classification" else ["samples"]
+    if not counts or counts[0] not in there:
         return EvaluationTargets(samples, targets)
     samples[:] = 0
     place = np.zeros(evidence.settings.plan.rounds + 1, dtype=np.int64)
     place[rounds] = np.arange(len(rounds))
     for _, _, batch in pieces:
         row, client = place[batch["round"]], batch["client"]
-        samples[row, client] = np.sum([batch[name] for name in said], axis=0)
+        samples[row, client] = np.sum([batch[name] for name in counts], axis=0)
         for name, table in targets.items():
             table[row, client] = batch[name]
     return EvaluationTargets(samples, targets)
@@ -235,37 +211,35 @@ def read_records(evidence: Evidence, metric: str | MetricFunction | None = None)
     faults: list[str] = []
     n, index = len(evidence.ids), _LaneIndex(settings)
     rounds = np.array([r for r in range(plan.rounds + 1) if plan.is_evaluated(r)])
-    hostile = _read_malicious(evidence, index, faults) if plan.attack is not None else None
+    malicious = _read_malicious(evidence, index, faults) if plan.attack is not None else None
     chosen = get_metric(metric, evidence.task, evidence.classes)
-    judged = _read_evaluations(evidence, index, rounds, chosen, hostile, faults)
+    judged = _read_evaluations(evidence, index, rounds, chosen, malicious, faults)
     by_round = _read_rounds(evidence, index, faults)
-    everybody = _population_scores(evidence, by_round, rounds, chosen)
+    population = _population_scores(evidence, by_round, rounds, chosen)
     validation, groups = by_round["validation"][:, :, rounds], _read_groups(evidence, index, faults)
     seconds = _read_server_seconds(evidence, index, faults)
     ends = evidence.ends(faults)
-    stops, last = find_early_stops(ends, settings), find_last_round(ends, plan.rounds)
-    extend_scores([judged.right, judged.loss, judged.auroc, judged.mae, judged.rmse, judged.perplexity, validation], rounds, stops, last)
-    extend_scores(everybody.values(), rounds, stops, last)
-    zero_costs([*(by_round[name] for name in (*COSTS, "discrepancy")), seconds], stops, last)
-    extend_groups(groups, settings.methods, stops, last)
+    stops = _find_early_stops(ends, settings)
+    last = max((end.round_ for end in ends.values() if end.status == RUNNING), default=plan.rounds)  # up to which stopped runs count
+    scores = [judged.credits, judged.loss, judged.auroc, judged.mae, judged.rmse, judged.perplexity, validation, *population.values()]
+    _extend_scores(scores, rounds, stops, last)
+    for (method, seed), round_ in stops.items():  # it costs nothing more, and its groups stay
+        after = slice(round_ + 1, last + 1)
+        for table in (*(by_round[name] for name in (*COSTS, "discrepancy")), seconds):
+            table[method, seed, after] = 0.0
+        if (own := groups.get(settings.methods[method])) is not None:
+            own[seed, after] = own[seed, round_]
     truth = evidence.roster["group"].to_numpy()[:n]
     return Records(
         settings=settings,
         ids=tuple(evidence.ids),
         train=evidence.roster["train"].to_numpy()[:n].astype(np.int64),
         test=evidence.tested,
-        tested=judged.tested,
         truth=truth.astype(np.int64) if (truth >= 0).any() else None,
         rounds=rounds,
-        right=judged.right,
-        loss=everybody.get("all_loss", judged.loss),
-        everybody=everybody,
-        auroc=judged.auroc,
-        mae=judged.mae,
-        rmse=judged.rmse,
-        perplexity=judged.perplexity,
-        unit=judged.unit,
-        measure=chosen.measure,
+        **{**vars(judged), "loss": population.get("all_loss", judged.loss)},
+        population=population,
+        metric=chosen,
         validation=validation,
         costs={name: by_round[name] for name in COSTS},
         discrepancy=by_round["discrepancy"],
@@ -274,7 +248,7 @@ def read_records(evidence: Evidence, metric: str | MetricFunction | None = None)
         groups=groups,
         clusters=_read_clusters(evidence, index, faults),
         silhouette=_read_silhouettes(evidence, index, faults),
-        hostile=hostile,
+        malicious=malicious,
         **_read_answers(evidence, index, n, faults),
         stopped={(key.method, key.seed): end for key, end in ends.items() if end.failed},
         early={(settings.methods[method], settings.seeds[seed]): round_ for (method, seed), round_ in stops.items()},
@@ -315,12 +289,12 @@ def _iter_columns(
 
 
 def _read_evaluations(
-    evidence: Evidence, index: _LaneIndex, rounds: Ints, metric: Metric, hostile: Bools | None, faults: list[str]
+    evidence: Evidence, index: _LaneIndex, rounds: Ints, metric: Metric, malicious: Bools | None, faults: list[str]
 ) -> RoundEvaluations:
-    """Credits, test samples and losses of evaluated rounds; hostile clients' losses do not count."""
+    """Credits, test samples and losses of evaluated rounds; malicious clients' losses do not count."""
     columns = select_columns(evidence, metric)
     held = read_evaluation_targets(evidence, rounds, evidence.tested, _iter_columns(evidence, index, "clients", columns, []))
-    judging = EvaluationReader(evidence, metric, index.shape, rounds, hostile, held)
+    judging = EvaluationReader(evidence, metric, index.shape, rounds, malicious, held)
     for method, seed, batch in _iter_columns(evidence, index, "clients", columns, faults):
         judging.add(method, seed, batch)
     return judging.result()
@@ -337,13 +311,13 @@ def _read_rounds(evidence: Evidence, index: _LaneIndex, faults: list[str]) -> di
 
 
 def _is_sampled(evidence: Evidence) -> bool:
-    """Whether rows are kept of a sample of those who were evaluated: of clients that took no part they are always all kept."""
+    """Whether rows are kept of a sample of the evaluated clients; of clients that took no part all rows are kept."""
     return evidence.settings.plan.keep_clients is not None and not evidence.is_unseen
 
 
 def _population_scores(evidence: Evidence, by_round: Mapping[str, Doubles], rounds: Ints, metric: Metric) -> dict[str, Doubles]:
-    """(M, S, R) each, what is told of everybody where rows are of a sample; it is told by the task's own metric and no other."""
-    if not _is_sampled(evidence) or metric.measure.name != DEFAULT_METRICS[evidence.task] or not np.isfinite(by_round["everybody"]).any():
+    """(M, S, R) each, scores of all clients where rows are of a sample; they are kept for the task's own metric only."""
+    if not _is_sampled(evidence) or metric.name != DEFAULT_METRICS[evidence.task] or not np.isfinite(by_round["everybody"]).any():
         return {}
     return {name: by_round[name][:, :, rounds] for name in ("everybody", *SUMMARY_COLUMNS)}
 
@@ -403,7 +377,7 @@ def _read_answers(evidence: Evidence, index: _LaneIndex, n: int, faults: list[st
 
 
 def _read_malicious(evidence: Evidence, index: _LaneIndex, faults: list[str]) -> Bools:
-    """(S, N) whom the attack made hostile: the same clients for all methods of a seed."""
+    """(S, N) clients that the attack made malicious: the same clients for all methods of a seed."""
     table = np.zeros((index.shape[1], len(evidence.ids)), dtype=np.bool_)
     for key, _, clients in read_notes(evidence, MALICIOUS, faults):
         table[index.seeds[key.seed], clients] = True

@@ -12,15 +12,13 @@ import numpy as np
 
 from coterie._util.errors import UserError
 from coterie.analysis import metrics
-from coterie.analysis.metrics import ACCURACY, ByRound, Measure
+from coterie.analysis.metrics import ACCURACY, ByRound, Metric
 from coterie.core.arrays import Array, Bools, Doubles, Ids, Ints
 from coterie.evidence.reader import Evidence
 from coterie.evidence.records import DECILES, Cost, LaneEnd
 from coterie.evidence.settings import Settings
 
 COSTS = tuple(cost.name for cost in fields(Cost))
-
-
 Cluster = tuple[Ids, Ids]  # clients, and the label of each
 
 
@@ -35,7 +33,7 @@ class Records:
     tested: Ints  # (R, N) test samples in each evaluated round: the same in all of them unless the world drifts
     truth: Ids | None  # (N,) true groups, where they are known
     rounds: Ints  # (R,) the evaluated rounds
-    right: Array  # (M, S, R, N) credits: what each client's test samples are worth together; of accuracy, those that are right
+    credits: Array  # (M, S, R, N) credits: what each client's test samples are worth together; of accuracy, those that are right
     loss: Doubles  # (M, S, R) over all clients' test samples
     auroc: Doubles | None  # (M, S, R) mean over clients, of two-class tasks
     validation: Doubles  # (M, S, R) the task's own score over all clients' validation samples
@@ -49,13 +47,13 @@ class Records:
     faults: tuple[str, ...]
     evidence: Evidence  # where all this was read
     clock: Doubles | None = None  # (M, S, T + 1) simulated time at the end of each round; None where clients have no speeds
-    hostile: Bools | None = None  # (S, N) whom a simulated attack made hostile: no score counts them
+    malicious: Bools | None = None  # (S, N) clients that a simulated attack made malicious: no score counts them
     answers: Array | None = None  # (M, S, N, bytes) after the last round, a bit or a float32 for each test sample: see `right_answers`
     answered: Bools | None = None  # (M, S, N) where those were kept
     early: Mapping[tuple[str, int], int] = field(default_factory=dict)  # by method and seed that stopped by validation: its last round
-    everybody: Mapping[str, Doubles] = field(default_factory=dict)  # (M, S, R) each, see `evidence.everybody`: where rows are of a sample
+    population: Mapping[str, Doubles] = field(default_factory=dict)  # (M, S, R) each, of all clients, where rows are of a sample
     unseen: "Records | None" = None  # the same of the clients that took no part: they are in nothing above
-    measure: Measure = ACCURACY  # what `right` and all that is made of it measures
+    metric: Metric = ACCURACY  # that `credits` are of
     mae: Doubles | None = None  # (M, S, R) mean absolute error over all test samples, of a regression
     rmse: Doubles | None = None  # (M, S, R) root mean squared error
     perplexity: Doubles | None = None  # (M, S, R) of all test tokens, where texts are predicted
@@ -63,33 +61,33 @@ class Records:
 
     @cached_property
     def accuracy(self) -> Doubles:
-        """(M, S, R) the measure over all clients' test samples, or over clients; nan for a round in which any client is missing."""
-        if self.measure.alike:
+        """(M, S, R) the metric over all clients' test samples, or over clients; nan for a round in which any client is missing."""
+        if self.metric.is_macro:
             return self.macro
-        if self.everybody:
-            return self.everybody["score"]
-        return self._over_clients(lambda right, tested: right.sum(axis=-1) / max(float(tested.sum()), 1.0))
+        if self.population:
+            return self.population["score"]
+        return self._over_clients(lambda credits, tested: credits.sum(axis=-1) / max(float(tested.sum()), 1.0))
 
     @cached_property
     def macro(self) -> Doubles:
         """(M, S, R) the plain mean of the clients' values."""
-        if self.everybody:
-            return self.everybody["macro"]
-        return self._over_clients(lambda right, tested: metrics.mean(metrics.ratio(right, tested)))
+        if self.population:
+            return self.population["macro"]
+        return self._over_clients(lambda credits, tested: metrics.mean(metrics.ratio(credits, tested)))
 
     @cached_property
     def worst(self) -> Doubles:
         """(M, S, R) the lowest of the clients' values."""
-        if self.everybody:
-            return self.everybody[DECILES[0]]
-        return self._over_clients(lambda right, tested: metrics.worst(metrics.ratio(right, tested)))
+        if self.population:
+            return self.population[DECILES[0]]
+        return self._over_clients(lambda credits, tested: metrics.worst(metrics.ratio(credits, tested)))
 
     @cached_property
     def bottom_decile(self) -> Doubles:
         """(M, S, R) the mean over the tenth of the clients that is served worst."""
-        if self.everybody:
-            return self.everybody["bottom_decile"]
-        return self._over_clients(lambda right, tested: metrics.bottom_decile(metrics.ratio(right, tested)))
+        if self.population:
+            return self.population["bottom_decile"]
+        return self._over_clients(lambda credits, tested: metrics.bottom_decile(metrics.ratio(credits, tested)))
 
     def by_round(self) -> dict[ByRound, Doubles]:
         """Every score that each round has, (M, S, R); those that were not measured are left out."""
@@ -98,13 +96,13 @@ class Records:
 
     def compute_client_values(self, method: int, rounds: slice) -> Doubles:
         """(S, N) each client's value with one method, averaged over some of the evaluated rounds; nan without test samples, and where
-        the client is hostile."""
-        right = self.right[method, :, rounds].astype(np.float64)
-        right[~is_evaluated(self.right[method, :, rounds])] = np.nan
-        if self.hostile is not None:
-            right[np.broadcast_to(self.hostile[:, None, :], right.shape)] = np.nan
+        the client is malicious."""
+        values = self.credits[method, :, rounds].astype(np.float64)
+        values[~is_evaluated(self.credits[method, :, rounds])] = np.nan
+        if self.malicious is not None:
+            values[np.broadcast_to(self.malicious[:, None, :], values.shape)] = np.nan
         return np.asarray(
-            np.where(self.test > 0, metrics.ratio(right, np.broadcast_to(self.tested[rounds], right.shape)).mean(axis=1), np.nan)
+            np.where(self.test > 0, metrics.ratio(values, np.broadcast_to(self.tested[rounds], values.shape)).mean(axis=1), np.nan)
         )
 
     def place(self, label: str) -> int:
@@ -112,25 +110,25 @@ class Records:
 
     def _over_clients(self, score: "metrics.ClientReducer") -> Doubles:
         """A score of each round; one method and round at a time, since the masks are as large as the counts."""
-        table = np.full(self.right.shape[:3], np.nan)
-        if self.hostile is not None:  # every seed counts other clients
-            for seed, hostile in enumerate(self.hostile):
-                honest = replace(self, right=self.right[:, [seed]], tested=np.where(hostile, 0, self.tested), hostile=None)
+        table = np.full(self.credits.shape[:3], np.nan)
+        if self.malicious is not None:  # every seed counts other clients
+            for seed, malicious in enumerate(self.malicious):
+                honest = replace(self, credits=self.credits[:, [seed]], tested=np.where(malicious, 0, self.tested), malicious=None)
                 table[:, seed] = honest._over_clients(score)[:, 0]
             return table
-        for method, right in enumerate(self.right):
-            for row in range(right.shape[1]):
+        for method, credits in enumerate(self.credits):
+            for row in range(credits.shape[1]):
                 counted = self.tested[row] > 0
-                own, tested = right[:, row][:, counted], self.tested[row, counted]
+                own, tested = credits[:, row][:, counted], self.tested[row, counted]
                 whole = is_evaluated(own).all(axis=-1)
                 if whole.any() and counted.any():
                     table[method, whole, row] = score(own[whole].astype(np.float64), tested)
         return table
 
 
-def is_evaluated(right: Array) -> Bools:
+def is_evaluated(credits: Array) -> Bools:
     """Which credits are known: counts that were not made are -1, other credits no numbers."""
-    return np.asarray(right >= 0 if right.dtype.kind == "i" else np.isfinite(right))
+    return np.asarray(credits >= 0 if credits.dtype.kind == "i" else np.isfinite(credits))
 
 
 def require_complete(records: Records) -> Records:

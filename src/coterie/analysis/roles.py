@@ -47,7 +47,7 @@ def assign_roles(labels: Sequence[str], baseline: str | None = None, facts: Mapp
 
     Args:
         labels: The study's methods.
-        baseline: The label to compare with; FedAvg by samples unless given.
+        baseline: The label to compare with (default: FedAvg by samples).
         facts: What the evidence stores of methods that are not Coterie's own.
     """
     if baseline is not None and baseline not in labels:
@@ -79,7 +79,7 @@ def build_known(label: str) -> Method[Any] | None:
 
 
 def look_up_facts(label: str, facts: Mapping[str, MethodFacts] | None) -> MethodFacts | None:
-    """What is known of a method: as stored, else as its label says; None for a user's own method in evidence that stores no facts."""
+    """What is known of a method: as stored, else from its label; None for a user's own method in evidence that stores no facts."""
     if facts and label in facts:
         return facts[label]
     method = build_known(label)
@@ -155,7 +155,7 @@ def _role_from_label(label: str) -> MethodRole:
 
 
 def get_group_count(method: Method[Any] | None) -> int | None:
-    """The number of groups that a method was told to make, seen through its wrappers; None where it was told none."""
+    """The number of groups that a method is set to make, seen through its wrappers; None where it is not set."""
     inner = getattr(method, "method", None)
     if isinstance(inner, Method):
         return get_group_count(inner)
@@ -164,13 +164,13 @@ def get_group_count(method: Method[Any] | None) -> int | None:
 
 
 def check_groups(labels: Sequence[str], methods: Sequence[Method[Any]], clients: int, cohort: int | None) -> None:
-    """Refuse a method that is told to make more groups than there are clients to put into them; a default that is too many is cut by it.
+    """Refuse a method that is set to make more groups than there are clients; a default that is too many is cut by the method.
 
     Args:
         labels: The methods by name.
         methods: The methods.
         clients: How many clients there are.
-        cohort: How many take part in a round; None: all of them.
+        cohort: How many take part in a round (default: all).
     """
     for label, method in zip(labels, methods, strict=True):
         inner, number = method, get_group_count(method)
@@ -179,8 +179,8 @@ def check_groups(labels: Sequence[str], methods: Sequence[Method[Any]], clients:
         of_cohort = inner.groups_cohort and cohort is not None and cohort < clients
         most = min(clients, cohort) if of_cohort and cohort is not None else clients
         name = "groups" if hasattr(inner, "groups") else "clusters"
-        usual = any(f.name == name and f.default == number for f in fields(inner)) and not _sets_option(label, name)
-        if number is not None and number > most and not usual and get_assignment(method) not in ("oracle", "one"):
+        is_default = any(f.name == name and f.default == number for f in fields(inner)) and not _sets_option(label, name)
+        if number is not None and number > most and not is_default and get_assignment(method) not in ("oracle", "one"):
             there = "a cohort has" if of_cohort else "there is" if most == 1 else "there are"
             among = f"{there} {format_count(most, 'client')}"
             raise UserError(f"The method {label!r} makes {number} {name}, and {among}: give {name}={most} or fewer.")

@@ -1,4 +1,4 @@
-"""Scores of runs and which runs count: from curves over rounds, against true groups, on the server's test set, and as deciles over all clients.
+"""Scores of runs and which runs count: from curves, against true groups, on the server's test set, and as deciles over all clients.
 
 The names of scores are in `metrics`, what is known of every round in `records`.
 """
@@ -32,7 +32,7 @@ class Scope:
 def find_scope(records: Records) -> Scope:
     """The seeds that reached the last round that any reached: a wave advances together, so what is missing then has stopped early.
 
-    A seed in which every run stopped early is complete, too: nothing more will come of it. Its runs have no scores.
+    A seed in which every run stopped early is complete, too: it will have no more rounds. Its runs have no scores.
     """
     measured: Bools = np.asarray(np.isfinite(records.accuracy).any(axis=0))  # (S, R)
     methods, seeds = records.settings.methods, records.settings.seeds
@@ -94,9 +94,9 @@ def compute_deciles(draws: Iterable[tuple[Records, Scope]], method: int) -> Doub
     """(11,) the quantiles of one method after the last round, the mean over runs that reached it; None where rows of all are kept."""
     runs = []
     for records, scope in draws:
-        if not records.everybody:
+        if not records.population:
             return None
-        runs.append(np.stack([records.everybody[name][method, scope.seeds, scope.rows.stop - 1] for name in DECILES], axis=1))
+        runs.append(np.stack([records.population[name][method, scope.seeds, scope.rows.stop - 1] for name in DECILES], axis=1))
     return metrics.mean(np.concatenate(runs), axis=0)
 
 
@@ -132,15 +132,15 @@ def collect_groupings(records: Records, seeds: Ints, last: int, label: str) -> l
     """For each seed the groupings that are judged: the last, or those of every round where groups live for one; None without groups."""
     if label in records.groups:
         final = records.groups[label][seeds, last]
-        everybody = np.arange(final.shape[1])
-        return [[(everybody, labels)] if (labels >= 0).any() else [] for labels in final]
+        clients = np.arange(final.shape[1])
+        return [[(clients, labels)] if (labels >= 0).any() else [] for labels in final]
     if label in records.clusters:
         rounds = records.clusters[label]
         return [[rounds[seed, t] for t in range(1, last + 1) if (seed, t) in rounds] for seed in map(int, seeds)]
     return None
 
 
-def score_against_truth(records: Records, lanes: list[list[Cluster]], score: "metrics.AgreementScore") -> Doubles:
+def score_against_truth(records: Records, lanes: list[list[Cluster]], score: metrics.AgreementScore) -> Doubles:
     """(S',) the mean over a seed's groupings of a score against the true groups of the clients in them."""
     assert records.truth is not None
     truth = records.truth

@@ -1,11 +1,10 @@
-"""The findings in words: gains, significance, losers, the origin of a gain, the method to use. The rules are in `verdict_rules`.
+"""Findings in words: gains, significance, losers, the origin of a gain, the method to use. The rules are in `verdict_rules`.
 
 Controls (random groups, true groups) are never recommended: they exist to judge others. A method is recommended only where its gain over
 the baseline is significant (a method under test: after Holm's correction); of methods within half a point of the best, the simplest is
-taken.
+taken. The formatters are used by the report, too.
 """
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isnan
@@ -14,24 +13,15 @@ import numpy as np
 
 from coterie._util.errors import UserError
 from coterie._util.formatting import format_count
-from coterie.analysis.caveats import describe_malicious, describe_sampling
+from coterie.analysis.caveats import list_caveats, suggest_more_runs
 from coterie.analysis.draws import DecidingTest, Gap
 from coterie.analysis.findings import Finding, Findings
 from coterie.analysis.metrics import SCORES
 from coterie.analysis.roles import MethodRole
-from coterie.analysis.verdict_rules import (
-    UNDECIDED,
-    Decomposition,
-    Outcome,
-    classify_origin,
-    compute_advised_repetitions,
-    compute_needed_repetitions,
-    describe_design,
-)
-from coterie.evidence.manifest import REQUEST
-from coterie.statistics import Interval, PairedTest
+from coterie.analysis.verdict_rules import Decomposition, Outcome, classify_origin, compute_advised_repetitions
+from coterie.statistics import Interval
 
-TEST_NAMES: dict[DecidingTest | None, str] = {  # what decides over draws or seeds, in words
+TEST_NAMES: dict[DecidingTest | None, str] = {  # what decides over draws or seeds
     "signed-rank": "Wilcoxon's signed-rank test",
     "paired t": "the paired t test, since they are too few for Wilcoxon's",
     None: "Wilcoxon's signed-rank test, for which they are too few",
@@ -40,11 +30,11 @@ TEST_NAMES: dict[DecidingTest | None, str] = {  # what decides over draws or see
 
 def format_points(value: float) -> str:
     """A share in points, without a sign."""
-    return f"{100 * value:.1f}"
+    return f"{abs(100 * value):.1f}"
 
 
 def format_signed(value: float) -> str:
-    """With its sign, which nothing has not."""
+    """A share in points with its sign; zero has none."""
     text = f"{100 * value:+.1f}"
     return text if float(text) else "0.0"
 
@@ -54,13 +44,25 @@ def format_interval(low: float, high: float) -> str:
     return f"{format_signed(low)} to {format_signed(high)}"
 
 
+def format_p_value(value: float) -> str:
+    """A p-value with three digits."""
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def describe_change(value: float) -> str:
+    """What groups or weights do to the score."""
+    if abs(value) < 0.0005:
+        return "change nothing"
+    return f"{'gain' if value > 0 else 'lose'} {format_points(value)} points"
+
+
 def describe_interval(gap: Gap) -> str:
     """The widest interval that decides."""
     return f"95 % interval {format_interval(gap.low, gap.high)}"
 
 
-def list_intervals(gap: Gap, findings: Findings) -> dict[str, str]:
-    """Every interval that could be had, by what it is over: draws of the data, seeds, test clients or samples."""
+def describe_intervals(gap: Gap, findings: Findings) -> str:
+    """Every interval that is known, with what it is over: draws of the data, seeds, test clients or samples."""
     found: dict[str, str] = {}
     named, repetitions = gap.sources.named, findings.repetitions
     if not repetitions.several_draws:
@@ -71,24 +73,14 @@ def list_intervals(gap: Gap, findings: Findings) -> dict[str, str]:
         found["over other seeds of these draws"] = format_interval(own.low, own.high)
     if isinstance(own := named["test clients"], Interval):
         found[f"over {own.over}{', at the widest' if own.bound else ''}"] = format_interval(own.low, own.high)
-    return found
-
-
-def describe_intervals(gap: Gap, findings: Findings) -> str:
-    """The intervals in one line."""
-    return "95 % intervals " + "; ".join(f"{over} {numbers}" for over, numbers in list_intervals(gap, findings).items())
-
-
-def format_p_value(value: float) -> str:
-    """A p-value as it is written."""
-    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+    return "95 % intervals " + "; ".join(f"{over} {numbers}" for over, numbers in found.items())
 
 
 def describe_score(findings: Findings) -> str:
-    """What the headline score is, in words: of a mean over rounds, which."""
+    """The headline score; of a mean over rounds, which rounds."""
     tail = findings.records.rounds[findings.scope.tail]
     rounds = f"{tail[0]} to {tail[-1]}" if len(tail) > 1 else f"{tail[0]} alone"
-    return SCORES[findings.score].words.format(measure=findings.measure.noun, rounds=rounds)
+    return SCORES[findings.score].words.format(measure=findings.metric.noun, rounds=rounds)
 
 
 def describe_losers(finding: Finding) -> str:
@@ -100,132 +92,66 @@ def describe_losers(finding: Finding) -> str:
     return f"{100 * own.worse:.0f} % of clients score lower{clear}"
 
 
-def list_unknowns(findings: Findings) -> list[str]:
-    """What the study cannot tell, in sentences, each once."""
-    labels = findings.roles.methods or list(findings.methods)
-    said = [text for label in labels for text in findings.methods[label].gap.sources.unknown if findings.methods[label].gap.n]
-    known = [text.replace(": this says", ", so it says") for text in said]
-    return [*dict.fromkeys(f"Not told by this study: {text}." for text in known)]
-
-
 def _format_count(value: float) -> str:
-    """A count, or a mean of counts over draws."""
     return f"{value:.0f}" if value == round(value) else f"{value:.1f}"
 
 
-ADVISED_REPETITIONS = 10  # what is worth running where one is at it
+def describe_divergence(finding: Finding) -> list[str]:
+    """A warning where a score is of models that training ruined."""
+    return [] if finding.divergence is None else [f"Do not rely on its score, since {finding.divergence}."]
 
 
-def suggest_more_runs(findings: Findings) -> list[str]:
-    """Where there are too few repetitions to settle anything: how to get enough, if a command can."""
-    repetitions = findings.repetitions
-    there = len(repetitions.draws) if repetitions.several_draws else repetitions.runs
-    needed = compute_needed_repetitions(len(findings.roles.methods))
-    wanted = max(needed, ADVISED_REPETITIONS)
-    settled = findings.test is not None and not any(findings.methods[label].outcome in UNDECIDED for label in findings.roles.methods)
-    command = _resume_command(findings, wanted) if there < needed and not settled else None
-    return [] if command is None else [f"To run {wanted} {repetitions.unit}s: {command}"]
-
-
-def _resume_command(findings: Findings, wanted: int) -> str | None:
-    """None where nothing is on disk, or the data are an object that no command can name."""
-    from coterie.data.catalogue import is_data_spec  # here: reading a comparison need not wait for every data set's code
-
-    folder, settings = findings.records.evidence.source.folder, findings.records.settings
-    if folder is None or not is_data_spec(settings.data):
-        return None
-    place = folder.parent if (folder.parent / REQUEST).is_file() else folder
-    more = f"--draws {wanted}" if findings.repetitions.several_draws else f"--seeds {_format_seeds(settings.seeds, wanted)}"
-    return f"coterie resume {shlex.quote(str(place))} {more}"
-
-
-def _format_seeds(there: tuple[int, ...], wanted: int) -> str:
-    """Those that there are and so many more that they are enough, as one writes them."""
-    after = max(there) + 1
-    whole = sorted({*there, *range(after, after + max(wanted - len(there), 0))})
-    if whole == list(range(whole[0], whole[-1] + 1)):
-        return f"{whole[0]}-{whole[-1]}"
-    return ",".join(map(str, whole))
+def describe_random_groups(parts: Decomposition) -> str:
+    """What the last control gains, which has all of the method but similarity."""
+    similar_size = " among clients of similar size" if parts.step("balance") is not None else ""
+    return f"Random groups of the same sizes{similar_size} {describe_change(parts.without_similarity)}"
 
 
 def write_verdicts(findings: Findings) -> list[str]:
     """A few sentences for each method under test, after those that concern the study as a whole."""
-    told = (write_verdict(findings, findings.methods[label]) for label in findings.roles.methods)
-    return [*list_caveats(findings), *told, *suggest_more_runs(findings)]
+    verdicts = (write_verdict(findings, findings.methods[label]) for label in findings.roles.methods)
+    return [*list_caveats(findings), *verdicts, *suggest_more_runs(findings)]
 
 
 def write_verdict(findings: Findings, finding: Finding) -> str:
-    """What the study says about one method."""
-    name = findings.called(finding.label)
+    """What the study finds about one method."""
+    name = findings.display_name(finding.label)
     if not finding.gap.n:
-        return f"{name} cannot be judged: in no run did both it and {findings.called(findings.roles.baseline)} reach the last round."
-    sentences = [_gain_sentence(findings, finding), *_divergence_sentences(finding), *_last_round_sentences(findings, finding)]
+        return f"{name} cannot be judged: in no run did both it and {findings.display_name(findings.roles.baseline)} reach the last round."
+    sentences = [_gain_sentence(findings, finding), *describe_divergence(finding), *_last_round_sentences(findings, finding)]
     if finding.gap.testable and finding.decomposition is not None:
         sentences.append(_origin_sentence(finding.decomposition, gained=finding.outcome == "better"))
-    sentences += [
-        *_oracle_sentences(findings, finding),
-        *_simpler_rivals(findings, finding),
-        *_group_sentences(finding),
-        *_early_stop_sentences(findings, finding),
-    ]
+    sentences += [*_oracle_sentences(findings, finding), *_simpler_rivals(findings, finding), *_group_sentences(finding)]
+    if finding.missing:
+        why = next(iter(finding.stopped.values()), "why is not recorded")
+        pairs = f"{finding.missing} of {findings.repetitions.runs} pairs of runs"
+        sentences.append(f"{pairs} are left out, since a run did not reach the end ({why}).")
     return " ".join(sentences)
 
 
-def list_caveats(findings: Findings) -> list[str]:
-    """What a reader should know before any finding."""
-    n, unit, sentences = len(findings.repetitions.draws), "draw", []
-    if not findings.repetitions.several_draws:
-        n, unit = findings.repetitions.runs, "seed"
-    if n == 1:
-        sentences.append("One seed cannot test: every difference below may be chance. Run at least 5, better 10 draws of the data.")
-    elif (told := describe_design(n, unit, len(findings.roles.methods), "better 10", findings.test)) is not None:
-        sentences.append(told)
-    return sentences + list_incomplete(findings) + list_unknowns(findings)
-
-
-def list_incomplete(findings: Findings) -> list[str]:
-    """What is missing of a study, whom its scores leave out, and a score that flatters."""
-    settings, repetitions, sentences = findings.records.settings, findings.repetitions, []
-    if len(repetitions.draws) < findings.draws.asked:
-        sentences.append(f"Only {len(repetitions.draws)} of {findings.draws.asked} draws are complete and compared.")
-    whole = len(repetitions.draws) * len(settings.seeds)
-    if repetitions.runs < whole:
-        sentences.append(f"Only {repetitions.runs} of {format_count(whole, 'repetition')} are complete and compared.")
-    if findings.scope.last < settings.plan.rounds:
-        sentences.append(f"The study stands at round {findings.scope.last} of {settings.plan.rounds}: this is no final result.")
-    sentences += [told for told in (describe_malicious(findings.records), describe_sampling(findings.records)) if told is not None]
-    others = [finding for finding in findings.methods.values() if finding.role != "method" and finding.divergence is not None]
-    sentences += [f"{findings.called(finding.label)}: {finding.divergence}." for finding in others]
-    if findings.score == "max":
-        sentences.append("The score is the highest of all rounds on test data, as a paper reports it: too high, and not to be relied on.")
-    return sentences
-
-
 def _gain_sentence(findings: Findings, finding: Finding) -> str:
-    name, base, score = findings.called(finding.label), findings.called(findings.roles.baseline), describe_score(findings)
+    name, base, score = findings.display_name(finding.label), findings.display_name(findings.roles.baseline), describe_score(findings)
     gap, lose = finding.gap, f"; {describe_losers(finding)}" if describe_losers(finding) else ""
     if not gap.testable:
         return f"{name} differs by {format_signed(gap.mean)} points from {base} in {score}, in one run{lose}."
-    detail = describe_intervals(gap, findings)
+    detail, points = describe_intervals(gap, findings), format_points(gap.mean)
     match finding.outcome:
         case "better":
-            return (
-                f"{name} gains {format_points(gap.mean)} points over {base} in {score} ({detail}; {_test_words(findings, finding)}){lose}."
-            )
+            return f"{name} gains {points} points over {base} in {score} ({detail}; {_describe_test(findings, finding)}){lose}."
         case "unproven" | "unclear" if gap.low > 0:
-            return f"{name} is {format_points(gap.mean)} points ahead of {base} in {score} ({detail}){lose}. {_undecided_sentence(findings, finding)}"
+            ahead = f"{name} is {points} points ahead of {base} in {score} ({detail}){lose}."
+            return f"{ahead} {_undecided_sentence(findings, finding)}"
         case "worse":
-            return f"{name} loses {format_points(-gap.mean)} points to {base} in {score} ({detail}){lose}."
+            return f"{name} loses {points} points to {base} in {score} ({detail}){lose}."
         case "same":
-            return (
-                f"{name} is shown to be within {format_points(findings.margin)} points of {base} in {score}: {format_signed(gap.mean)} ({detail}; "
-                f"equivalence {format_p_value(finding.same.p)}){lose}."
-            )
-    return f"{name} shows no clear difference from {base} in {score}: {format_signed(gap.mean)} points ({detail}){lose}."
+            equivalent = f"{name} is equivalent to {base} within {format_points(findings.margin)} points in {score}"
+            test = f"two one-sided tests {format_p_value(finding.equivalence.p)}"
+            return f"{equivalent}: {format_signed(gap.mean)} ({detail}; {test}){lose}."
+    return f"{name} does not differ significantly from {base} in {score}: {format_signed(gap.mean)} points ({detail}){lose}."
 
 
-def _test_words(findings: Findings, finding: Finding) -> str:
-    """The p-value, and the test where it is not the usual one."""
+def _describe_test(findings: Findings, finding: Finding) -> str:
+    """The p-value, and the test where it is not the signed-rank test."""
     return f"{format_p_value(finding.corrected_p)}{', paired t test' if findings.test == 'paired t' else ''}"
 
 
@@ -235,40 +161,33 @@ def _undecided_sentence(findings: Findings, finding: Finding) -> str:
     if finding.outcome == "unproven":
         few = f"{format_count(gap.n, unit)} {'is' if gap.n == 1 else 'are'} too few for the test of {tested}; the 95 % interval excludes 0."
         return f"{few} Run {compute_advised_repetitions(len(findings.roles.methods))} {unit}s to settle it."
-    return f"The 95 % interval excludes 0, but after Holm's correction for {tested} {_test_words(findings, finding)}: inconclusive."
-
-
-def _divergence_sentences(finding: Finding) -> list[str]:
-    """That a score is of models that training ruined."""
-    return [] if finding.divergence is None else [f"Do not rely on its score, since {finding.divergence}."]
+    return f"The 95 % interval excludes 0, but after Holm's correction for {tested} {_describe_test(findings, finding)}: inconclusive."
 
 
 def _last_round_sentences(findings: Findings, finding: Finding) -> list[str]:
-    """Where the headline is a mean over rounds, what the model that one is left with does."""
-    test: PairedTest = finding.over_baseline["final"]
-    if findings.score != "last10" or findings.scope.tail.stop - findings.scope.tail.start < 2 or not np.isfinite(test.mean):
+    mean = finding.over_baseline["final"].mean
+    if findings.score != "last10" or findings.scope.tail.stop - findings.scope.tail.start < 2 or not np.isfinite(mean):
         return []
-    return [f"After the last round it is {format_signed(test.mean)}."]
+    return [f"After the last round it is {format_signed(mean)}."]
 
 
 def _origin_sentence(parts: Decomposition, gained: bool) -> str:
-    """What the controls say: the last of them has all of the method but similarity."""
     similarity, weights = parts.step("similarity"), parts.step("weights")
     assert similarity is not None
-    like = " among clients of like size" if parts.step("balance") is not None else ""
-    sentence = f"Random groups of the same sizes{like} {_gain_or_lose(parts.without_similarity)}"
+    sentence = describe_random_groups(parts)
     if weights is not None:
-        sentence += f", uniform weights alone {_gain_or_lose(weights.gain.mean)}"
-    effect = f"similarity itself brings {format_signed(similarity.gain.mean)} ({describe_interval(similarity.gain)})"
+        sentence += f", uniform weights alone {describe_change(weights.gain.mean)}"
+    own, interval = similarity.gain, describe_interval(similarity.gain)
     if not gained:
-        return f"{sentence}; {effect}."
+        return f"{sentence}; similarity itself brings {format_signed(own.mean)} ({interval})."
     match classify_origin(parts):
         case "all":
-            return f"{sentence}: the gain is from similarity ({format_signed(similarity.gain.mean)}, {describe_interval(similarity.gain)})."
+            return f"{sentence}: the gain is from similarity ({format_signed(own.mean)}, {interval})."
         case "part":
-            return f"{sentence}: only {format_points(similarity.gain.mean)} of the {format_points(parts.total.mean)} points are from similarity."
-    shown = "not from similarity, which costs" if similarity.gain.high < 0 else "not shown to be from similarity"
-    return f"{sentence}: the gain is {shown} ({format_signed(similarity.gain.mean)}, {describe_interval(similarity.gain)})."
+            total = format_points(parts.total.mean)
+            return f"{sentence}: only {format_points(own.mean)} of the {total} points are from similarity."
+    origin = "not from similarity, which costs" if own.high < 0 else "not attributable to similarity"
+    return f"{sentence}: the gain is {origin} ({format_signed(own.mean)}, {interval})."
 
 
 def _oracle_sentences(findings: Findings, finding: Finding) -> list[str]:
@@ -280,7 +199,6 @@ def _oracle_sentences(findings: Findings, finding: Finding) -> list[str]:
 
 
 def _simpler_rivals(findings: Findings, finding: Finding) -> list[str]:
-    """Simpler things that clearly do better."""
     rivals: dict[MethodRole, str] = {"local": "Clients that train alone do", "finetuned": "FedAvg with fine-tuning does"}
     gaps = {label: findings.gap(label, finding.label) for role in rivals if (label := findings.roles.first(role)) is not None}
     return [
@@ -291,14 +209,13 @@ def _simpler_rivals(findings: Findings, finding: Finding) -> list[str]:
 
 
 def _group_sentences(finding: Finding) -> list[str]:
-    """How good its groups are, and whether it finds them again."""
-    quality = finding.grouping
+    quality = finding.group_quality
     if quality is None:
         return []
     sentences = [f"Its groups agree with the true ones to {quality.ari.mean:.2f} (adjusted Rand index)."] if quality.ari is not None else []
-    again = [f"{value:.2f} {where}" for value, where in _repeat_agreements(finding) if np.isfinite(value)]
-    if again:
-        sentences.append(f"{'They' if sentences else 'Its groups'} agree with those of another run to {' and '.join(again)}.")
+    runs = {"with another seed": quality.between_seeds, "in another draw of the data": quality.between_draws}
+    if agreements := [f"{value:.2f} {where}" for where, value in runs.items() if np.isfinite(value)]:
+        sentences.append(f"{'They' if sentences else 'Its groups'} agree with those of another run to {' and '.join(agreements)}.")
     if quality.collapse_rate > 0:
         sentences.append(f"In {100 * quality.collapse_rate:.0f} % of the runs groups collapse.")
     if quality.one_group_rate > 0:
@@ -306,31 +223,9 @@ def _group_sentences(finding: Finding) -> list[str]:
     return sentences
 
 
-def _repeat_agreements(finding: Finding) -> list[tuple[float, str]]:
-    assert finding.grouping is not None
-    return [(finding.grouping.between_seeds, "with another seed"), (finding.grouping.between_draws, "in another draw of the data")]
-
-
-def _early_stop_sentences(findings: Findings, finding: Finding) -> list[str]:
-    if not finding.missing:
-        return []
-    why = next(iter(finding.stopped.values()), "why is not recorded")
-    return [f"{finding.missing} of {findings.repetitions.runs} pairs of runs are left out, since a run did not reach the end ({why})."]
-
-
-def _gain_or_lose(value: float) -> str:
-    return f"gain {format_points(value)}" if value >= 0 else f"lose {format_points(-value)}"
-
-
 NEGLIGIBLE = 0.005  # half a point: a smaller difference is not worth a more complicated method
-
-
 SIMPLICITY_ORDER: tuple[MethodRole, ...] = ("baseline", "uniform", "finetuned", "local", "method")
-
-
 NOT_SERVED: tuple[MethodRole, ...] = ("control",)
-
-
 MEANING: dict[MethodRole, str] = {
     "baseline": "one model for all clients",
     "uniform": "one model for all clients, each weighted alike",
@@ -379,9 +274,9 @@ def recommend(findings: Findings) -> Recommendation | None:
         return _make_recommendation(findings, base, f"No other method is significantly ahead of it{_describe_closest(findings, gaps)}.")
     label, best = choose_simplest(ahead, findings.roles.of)
     gap = gaps[label]
-    reason = f"It is {format_signed(gap.mean)} points from {findings.called(base)} (95 % interval {format_signed(gap.low)} to {format_signed(gap.high)})"
+    reason = f"It is {format_signed(gap.mean)} points from {findings.display_name(base)} ({describe_interval(gap)})"
     if label != best:
-        reason += f"; {findings.called(best)} is {format_points(ahead[best] - ahead[label])} points ahead of it, too little to matter"
+        reason += f"; {findings.display_name(best)} is {format_points(ahead[best] - ahead[label])} points ahead of it, too little to matter"
     return _make_recommendation(findings, label, f"{reason}.", best)
 
 
@@ -412,8 +307,8 @@ def require_recommendation(findings: Findings) -> Recommendation:
 
 def _make_recommendation(findings: Findings, label: str, reason: str, best: str | None = None) -> Recommendation:
     role = findings.roles.of[label]
-    meaning = MEANING[role] if role != "baseline" or findings.called(label) == "fedavg" else "the baseline"
-    return Recommendation(label, findings.called(label), meaning, reason, best or label)
+    meaning = MEANING[role] if role != "baseline" or findings.display_name(label) == "fedavg" else "the baseline"
+    return Recommendation(label, findings.display_name(label), meaning, reason, best or label)
 
 
 def _describe_closest(findings: Findings, gaps: Mapping[str, Gap]) -> str:
@@ -423,4 +318,6 @@ def _describe_closest(findings: Findings, gaps: Mapping[str, Gap]) -> str:
         return ""
     label = max(known, key=lambda each: known[each].mean)
     gap = known[label]
-    return f" ({findings.called(label)}: {format_signed(gap.mean)}, 95 % interval {format_signed(gap.low)} to {format_signed(gap.high)})"
+    return (
+        f" ({findings.display_name(label)}: {format_signed(gap.mean)}, 95 % interval {format_signed(gap.low)} to {format_signed(gap.high)})"
+    )

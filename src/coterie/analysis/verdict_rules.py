@@ -1,12 +1,11 @@
 """The rules of a verdict, each stated once, and the decomposition of a gain that they use.
 
 A difference is *significant* when the widest of the intervals that decide (over draws, or over seeds of a single draw; over test clients or
-samples) excludes 0 and, for the gain of a method under test, the p-value after Holm's correction is below 5 %: the largest of the
-deciding test's, one-sided, over draws or seeds, and of the other sources. Which test decides follows from the design alone
-(`choose_test`): Wilcoxon's signed-rank test wherever so many draws or seeds can reach 5 % for so many methods; the paired t test for
-fewer, from five on. A difference is *negligible* when it is shown to lie within the margin (two one-sided tests, every source). A gain *is
-from similarity* when similar groups are significantly better than the control that lacks nothing else (random groups of the same sizes;
-where clients differ in size, among clients of similar size) and that part is at least half of the gain.
+samples) excludes 0 and, for a method under test, the largest of the sources' one-sided p-values is below 5 % after Holm's correction. The
+test over draws or seeds follows from the design alone (`choose_test`). A difference is *equivalent* when it is significantly within the
+margin (two one-sided tests, every source). A gain *is from similarity* when similar groups are significantly better than the control that
+lacks nothing else (random groups of the same sizes; where clients differ in size, among clients of similar size) and that part is at least
+half of the gain.
 """
 
 from collections.abc import Callable
@@ -24,8 +23,6 @@ from coterie.core.arrays import Bools, Doubles
 from coterie.statistics import LEVEL, Equivalence
 
 StepName = Literal["weights", "groups", "balance", "similarity"]
-
-
 GapFunction = Callable[[str, str, Bools], Gap]  # of two methods, over some runs
 
 
@@ -60,8 +57,8 @@ def decompose_gain(scores: dict[str, Doubles], roles: Roles, label: str, gap: Ga
     """Gain over FedAvg = change of weights + having groups + balance + similarity; None where the study lacks the controls.
 
     The way leads from FedAvg to uniform FedAvg (only for a method that weighs clients or clusters alike: for one that weighs by samples
-    nothing changes there), on to random groups of the same sizes, on, where there is that control, to random groups among clients of like
-    size, in which large clients count as much as in the method's own, and on to similar ones.
+    nothing changes there), on to random groups of the same sizes, on, where there is that control, to random groups among clients of
+    similar size, in which large clients count as much as in the method's own, and on to similar ones.
     """
     controls = roles.controls.get(label, {})
     random, matched, uniform = controls.get("random"), controls.get("matched"), roles.first("uniform")
@@ -81,21 +78,11 @@ def decompose_gain(scores: dict[str, Doubles], roles: Roles, label: str, gap: Ga
 
 
 Outcome = Literal["better", "worse", "same", "unclear", "unproven", "unjudged"]
-
-
-UNDECIDED: tuple[Outcome, ...] = ("unclear", "unproven", "unjudged")  # what more repetitions may settle
-
-
-Origin = Literal["all", "part", "not shown"]  # how much of a gain is from similarity
-
-
+UNDECIDED: tuple[Outcome, ...] = ("unclear", "unproven", "unjudged")  # more repetitions may settle these
+Origin = Literal["all", "part", "none"]  # how much of a gain is significantly from similarity
 MAIN_SHARE = 0.5  # the share of a gain from which on it is called similarity's
-
-
 MIN_FOR_T_TEST = 5  # repetitions from which on the paired t test may decide: as few as the signed-rank test needs for one method
-
-
-MARGIN = 0.01  # a point of accuracy: a difference within it is called none where that is shown
+MARGIN = 0.01  # a point of accuracy: a difference that is significantly within it is called equivalent
 
 
 def choose_test(repetitions: int, tests: int) -> DecidingTest | None:
@@ -116,15 +103,17 @@ def has_too_few(gap: Gap, test: DecidingTest | None, tests: int) -> bool:
     return gap.n < (MIN_FOR_T_TEST if test == "paired t" and not undefined else compute_needed_repetitions(tests))
 
 
-def decide_outcome(gap: Gap, corrected_p: float, tests: int, same: Equivalence, test: DecidingTest | None = "signed-rank") -> Outcome:
-    """What a study says of a method against the baseline, when so many methods are tested and this test decides."""
+def decide_outcome(
+    gap: Gap, corrected_p: float, tests: int, equivalence: Equivalence, test: DecidingTest | None = "signed-rank"
+) -> Outcome:
+    """The outcome of a method against the baseline, when so many methods are tested and this test decides."""
     if not gap.testable:
         return "unjudged"
     if gap.low > 0 and corrected_p < LEVEL and (test != "paired t" or gap.n >= MIN_FOR_T_TEST):
         return "better"
     if gap.high < 0:
         return "worse"
-    if same.shown:
+    if equivalence.is_significant:
         return "same"
     return "unproven" if gap.low > 0 and has_too_few(gap, test, tests) else "unclear"
 
@@ -142,13 +131,13 @@ def compute_advised_repetitions(tests: int) -> int:
 def describe_design(
     repetitions: int, unit: str, tests: int, option: str, test: DecidingTest | Literal["by design"] | None = "by design"
 ) -> str | None:
-    """What so many repetitions cannot show, for before and after they are run; None where the signed-rank test can reach 5 %.
+    """What so many repetitions cannot decide, before and after they are run; None where the signed-rank test can reach 5 %.
 
     Args:
         repetitions: Draws, or seeds of one draw.
         unit: "draw" or "seed".
         tests: Methods under test.
-        option: How to ask for as many as advised: "--draws 8".
+        option: The option that asks for as many as advised: "--draws 8".
         test: The test that decides, where more repetitions were planned than are complete.
     """
     decides, enough = choose_test(repetitions, tests) if test == "by design" else test, compute_advised_repetitions(tests)
@@ -164,8 +153,8 @@ def describe_design(
 
 
 def classify_origin(parts: Decomposition) -> Origin:
-    """Whether a gain is from similarity: all of it as far as words go, a part, or none that is shown."""
+    """Whether a gain is from similarity: at least half of it, a smaller part, or no significant part."""
     step = parts.step("similarity")
     if step is None or not step.gain.low > 0:
-        return "not shown"
+        return "none"
     return "all" if step.gain.mean >= MAIN_SHARE * parts.total.mean else "part"

@@ -8,7 +8,6 @@ import coterie
 from coterie.cli import (
     compare,
     data,
-    digest,
     export,
     federation,
     inspect,
@@ -53,25 +52,12 @@ def set_global_options(
     """Federated learning for clients that resemble each other."""
 
 
-app.command("run")(run.run)
-app.command("plan")(plan.plan)
-app.command("compare")(compare.compare)
-app.command("resume")(resume.resume)
-app.command("report")(report.report)
-app.command("inspect")(inspect.inspect)
-app.command("reproduce")(reproduce.reproduce)
-app.command("show")(show.show)
-app.command("export")(export.export)
-app.command("predict")(predict.predict)
-app.command("place")(place.place)
-app.command("verify")(verify.verify)
-app.command("digest")(digest.digest)
-app.command("methods")(methods.methods)
-app.command("data")(data.data)
-app.command("models")(models.models)
-app.command("serve")(serve.serve)
-app.command("join")(join.join)
-app.command("launch")(launch.launch)
+for command in (
+    *(run.run, plan.plan, compare.compare, resume.resume, report.report, inspect.inspect, reproduce.reproduce, show.show),
+    *(export.export, predict.predict, place.place, verify.verify, verify.digest, methods.methods, data.data, models.models),
+    *(serve.serve, join.join, launch.launch),
+):
+    app.command(command.__name__)(command)
 app.add_typer(federation.app, name="federation")
 app.add_typer(policy.app, name="policy")
 app.add_typer(ray.app, name="ray")

@@ -1,8 +1,7 @@
-"""`coterie compare`: methods with their controls, on one or several federations, ending with a verdict in words."""
+"""`coterie compare`: methods with their controls, on one or several federations, ending with a verdict."""
 
 import json
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,19 +22,21 @@ def compare(
     methods: Annotated[
         list[str], typer.Argument(help="Methods such as 'fedsim(clusters=5)', whose controls are added, or one study file (.toml).")
     ],
-    said: dict[str, Any],
+    given: dict[str, Any],
     out: Annotated[Path | None, typer.Option(help="Folder for the evidence: one study for each federation.")] = None,
-    data: Annotated[list[str] | None, typer.Option(help="A federation, 'digits/rotated' unless given; once for each.")] = None,
+    data: Annotated[list[str] | None, typer.Option(help="A federation; once for each. Default: 'digits/rotated'.")] = None,
     model: options.Model = None,
-    draws: Annotated[int | None, typer.Option(help="Draws of the data; 10 where they can be redrawn, 1 if seeds alone are given.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds of every draw: 0-34 or 0,2,5; 0-2 unless given, of one draw 0-9.")] = None,
+    draws: Annotated[
+        int | None, typer.Option(help="Draws of the data. Default: 10 where they can be redrawn, 1 if only seeds are given.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds of every draw: 0-34 or 0,2,5. Default: 0-2, of one draw 0-9.")] = None,
     data_seed: options.DataSeed = None,
     unseen: options.Unseen = None,
     data_dir: options.DataDir = None,
     controls: Annotated[bool, typer.Option(help="Add local-only, both FedAvgs, fine-tuning; random, matched and oracle groups.")] = True,
     finetune: Annotated[int, typer.Option(help="Epochs of the fine-tuned FedAvg.")] = 5,
     tune: Annotated[bool, typer.Option("--tune", help="Give every method the rate that does best on clients' validation parts.")] = False,
-    grid: Annotated[str, typer.Option(help="The learning rates that --tune tries.")] = GRID,
+    grid: Annotated[str, typer.Option(help="The learning rates that --tune evaluates.")] = GRID,
     extensions: Annotated[int, typer.Option(help="Times that --tune widens the grid on each side where a best rate is its edge.")] = 2,
     tuning_seeds: Annotated[int, typer.Option(help="Seeds of --tune, from 1,000,000,000 on.")] = 2,
     metric: options.Metric = None,
@@ -46,7 +47,7 @@ def compare(
     track: options.Track = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare methods with their controls, paired over draws of the data and seeds, tested and told in words."""
+    """Compare methods with their controls, paired over draws of the data and seeds, with tests and a verdict in words."""
     from coterie.cli.console import PlainConsole
     from coterie.cli.tables import print_comparison
     from coterie.evidence.settings import parse_seeds
@@ -57,39 +58,37 @@ def compare(
 
     stop_on_terminate()
     console = PlainConsole(stderr=as_json)
-    file = run_with_trust(lambda trusted: find_study_file(methods, trusted, "ray" in said), trust)
+    file = run_with_trust(lambda trusted: find_study_file(methods, trusted, "ray" in given), trust)
     out = out or (file.out if file is not None else None)
-    carry_out = partial(
-        compare_methods,
-        file or methods,
-        data=data,
-        out=out,
-        seeds=parse_seeds(seeds) if seeds is not None else None,
-        draws=draws,
-        execution=override_execution(said, file.execution if file is not None else None),
-        budget=budget,
-        resume=resume,
-        data_dir=data_dir,
-        callbacks=[ProgressBar(console), *(make_tracker(name, out) for name in track or [])],
-        controls=controls,
-        finetune=finetune,
-        rates=options.parse_rates(grid) if tune else (),
-        tuning_seeds=tuning_seeds,
-        extensions=extensions,
-        metric=metric,
-        accept=accept,
-        **{name: value for name, value in said.items() if name in (*PLAN_SETTINGS, *LOCAL_SETTINGS)},
-        **options.drop_unset(model=model, data_seed=data_seed, unseen=unseen),
-    )
     failed = None
     try:
-        comparison = carry_out()
-    except NothingFinishedError as error:  # what there is is shown all the same
+        comparison = compare_methods(
+            file or methods,
+            data=data,
+            out=out,
+            seeds=parse_seeds(seeds) if seeds is not None else None,
+            draws=draws,
+            execution=override_execution(given, file.execution if file is not None else None),
+            budget=budget,
+            resume=resume,
+            data_dir=data_dir,
+            callbacks=[ProgressBar(console), *(make_tracker(name, out) for name in track or [])],
+            controls=controls,
+            finetune=finetune,
+            rates=options.parse_rates(grid) if tune else (),
+            tuning_seeds=tuning_seeds,
+            extensions=extensions,
+            metric=metric,
+            accept=accept,
+            **{name: value for name, value in given.items() if name in (*PLAN_SETTINGS, *LOCAL_SETTINGS)},
+            **options.drop_unset(model=model, data_seed=data_seed, unseen=unseen),
+        )
+    except NothingFinishedError as error:  # print what there is
         if error.comparison is None:
             raise
         comparison, failed = error.comparison, error
     print_comparison(comparison, console)
-    console.print(f"Evidence in {out}; go on with --resume if it is not complete.")
+    console.print(f"Evidence in {out}; add --resume to complete it if it is not.")
     if as_json:
         print(json.dumps({"folder": str(out), **comparison.as_json()}))
     if failed is not None:

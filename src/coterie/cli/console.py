@@ -1,7 +1,6 @@
-"""The only console: what it is given to print is text, whatever brackets, colons or control signs are in it.
+"""The console: it prints text as it is, whatever brackets, colons or control signs are in it.
 
-Names of clients and classes, titles of studies and answers of sites come from data. With Rich's own console a client called ``[/bold]``
-ends the program, and one called ``[red]`` vanishes; here nothing has a meaning but what is made by `make_bold`.
+Names of clients and classes come from data. With Rich's own console a client called ``[/bold]`` ends the program.
 """
 
 from typing import Any
@@ -23,5 +22,5 @@ class PlainConsole(Console):
 
 
 def make_bold(text: str) -> Text:
-    """A text in bold type: ``console.print(bold(name), ", 3 seeds", sep="")``."""
+    """A text in bold type: ``console.print(make_bold(name), ", 3 seeds", sep="")``."""
     return Text(escape_controls(text), style="bold")

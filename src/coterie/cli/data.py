@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 MAX_LISTED_CLIENTS = 20  # clients up to which each has its own row
 STYLES = {"severe": "bold red", "warning": "yellow", "note": ""}
-MAX_LISTED_ROWS = 5  # that are listed of a finding
-HIDDEN_PROVENANCE = ("rows", "sites")  # what provenance holds for programs
+MAX_LISTED_ROWS = 5  # of a finding
+HIDDEN_PROVENANCE = ("rows", "sites")  # of provenance, for programs
 PROVENANCE_TEXTS = {
     "scaling": "each client's own means and deviations",
     "preparation": "columns, means and deviations, kept for prediction",
+    "schema": "columns, their kinds and words, classes and preparation",
 }
-PROVENANCE_TEXTS |= {"schema": "columns, their kinds and words, classes and preparation"}
 
 
 def data(
@@ -70,7 +70,7 @@ def _fetch_data(wanted: str | None, console: "PlainConsole") -> None:
     from coterie.data.catalogue import DATA_SETS, fetch
 
     if wanted is None:
-        raise UserError(f"Say which data set to get: {', '.join(name for name, known in DATA_SETS.items() if known.can_fetch)}.")
+        raise UserError(f"Specify which data set to get: {', '.join(name for name, known in DATA_SETS.items() if known.can_fetch)}.")
     console.print(f"{wanted} is in {fetch(wanted)}.")
     console.print(f"Licence: {DATA_SETS[wanted].licence}. Cite: {DATA_SETS[wanted].citation}.")
 
@@ -84,7 +84,7 @@ def _list_data(console: "PlainConsole") -> None:
 
 
 def _check_federation(federation: "Federation", console: "PlainConsole", *, accept: bool, as_json: bool) -> None:
-    """Print what is found, the severe first; end with exit code 2 where it is severe and not accepted."""
+    """Print the findings, the severe first; exit with code 2 if one is severe and not accepted."""
     from coterie._util.formatting import escape_controls
     from coterie.data.checks import SEVERITIES, check_data
 
@@ -95,8 +95,8 @@ def _check_federation(federation: "Federation", console: "PlainConsole", *, acce
         if len(finding.rows) > 1:
             more = " ..." if len(finding.rows) > MAX_LISTED_ROWS else ""
             console.print(f"  rows: {', '.join(map(str, finding.rows[:MAX_LISTED_ROWS]))}{more}", soft_wrap=True)
-    told = ", ".join(f"{count} {severity if severity == 'severe' else f'{severity}s'}" for severity, count in counts.items())
-    console.print(f"{federation.name}: {len(federation)} clients, {len(federation.y)} rows; findings: {told}.", soft_wrap=True)
+    totals = ", ".join(f"{count} {severity if severity == 'severe' else f'{severity}s'}" for severity, count in counts.items())
+    console.print(f"{federation.name}: {len(federation)} clients, {len(federation.y)} rows; findings: {totals}.", soft_wrap=True)
     if as_json:
         print(json.dumps({"data": federation.name, **counts, "findings": [finding.as_json() for finding in findings]}))
     if counts["severe"] and not accept:
@@ -129,19 +129,16 @@ def _describe_federation(federation: "Federation", console: "PlainConsole") -> N
         console.print(warning, style="yellow")
     frame = summary.clients() if len(federation) <= MAX_LISTED_CLIENTS else summary.spread().reset_index(names="clients")
     console.print()
-    console.print(
-        make_listing([str(c) for c in frame.columns], [[_format_cell(value) for value in row] for row in frame.to_numpy().tolist()])
-    )
+    rows = [[_format_cell(value) for value in row] for row in frame.to_numpy().tolist()]
+    console.print(make_listing([str(column) for column in frame.columns], rows))
 
 
 def _describe_target(federation: "Federation") -> tuple[str, str]:
-    """What is predicted, by name."""
+    """The name of what is predicted, and its values."""
     task = federation.task
     if task.name == "regression":
-        return (
-            "target",
-            f"{federation.classes[0]}: a regression (of training targets, mean {task.mean:.4g}, deviation {task.deviation:.4g})",
-        )
+        scale = f"of training targets, mean {task.mean:.4g}, deviation {task.deviation:.4g}"
+        return "target", f"{federation.classes[0]}: a regression ({scale})"
     if task.name == "next-token":
         return ("predicted", f"the {federation.input_shape[0] - 1} tokens of each block that follow its first")
     named = ", ".join(federation.classes[:20]) + (" ..." if len(federation.classes) > 20 else "")
@@ -149,7 +146,7 @@ def _describe_target(federation: "Federation") -> tuple[str, str]:
 
 
 def _describe_sites(sites: tuple[str, ...]) -> str:
-    """How many there are, and the clients of the largest."""
+    """The number of sites, and the clients of the largest."""
     (largest, clients), *rest = Counter(sites).most_common()
     return f"{1 + len(rest)}, of which {largest} has {clients} clients"
 

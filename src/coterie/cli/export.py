@@ -14,17 +14,12 @@ from coterie.cli.terminal import run_with_trust
 def export(
     folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run --out' or 'coterie compare --out' made.")],
     out: Annotated[Path, typer.Option(help="Folder for the bundle; with --all, one folder in it for each client.")],
-    method: Annotated[
-        str | None, typer.Option(help="Whose models to export; of several methods, the recommended one unless given.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Whose seed; the study's first unless given.")] = None,
-    data_seed: Annotated[int | None, typer.Option(help="Which draw of the data; the study's first unless given.")] = None,
-    client: Annotated[list[str] | None, typer.Option(help="Whose bundle, took part or not; given twice, one bundle for both.")] = None,
-    newcomers: Annotated[
-        str | None,
-        typer.Option(help="Data of clients that the study never knew, as for --data: bundles from the method's own cold start."),
-    ] = None,
-    everybody: Annotated[bool, typer.Option("--all", help="A bundle for each client of the federation, or each newcomer.")] = False,
+    method: Annotated[str | None, typer.Option(help="The method whose models to export. Default: the recommended one.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed. Default: the study's first.")] = None,
+    data_seed: Annotated[int | None, typer.Option(help="The draw of the data. Default: the study's first.")] = None,
+    client: Annotated[list[str] | None, typer.Option(help="A client, took part or not; given twice, one bundle for both.")] = None,
+    newcomers: Annotated[str | None, typer.Option(help="Data of clients that are new to the study, as for --data: by cold start.")] = None,
+    all_clients: Annotated[bool, typer.Option("--all", help="A bundle for each client of the federation, or each newcomer.")] = False,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx, for bundles with one model.")] = False,
     peft: Annotated[bool, typer.Option("--peft", help="Also write adapter/, which peft loads onto the same language model.")] = False,
     data_dir: options.DataDir = None,
@@ -33,53 +28,46 @@ def export(
     """Write what clients are served at the end of a study, usable without study or server."""
     from coterie.cli.console import PlainConsole
     from coterie.data.catalogue import load
-    from coterie.deploy.bundle.export import (
-        ADAPTER_FOLDER,
-        ONNX_FILE,
-        check_adapter,
-        check_onnx,
-        find_recommendation,
-        load_served_models,
-        write_adapter,
-        write_onnx,
-    )
+    from coterie.deploy.bundle import export as bundles
     from coterie.deploy.bundle.files import write_bundle
     from coterie.deploy.files import keep_private
 
-    if bool(client) == everybody and newcomers is None:
-        raise UserError("Say whose bundle to export: --client NAME, or --all for one each.")
+    if bool(client) == all_clients and newcomers is None:
+        raise UserError("Specify a client: --client NAME, or --all for one each.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} is there already: choose another --out.")
+        raise UserError(f"{out} exists already: choose another --out.")
     if onnx:
-        check_onnx()
-    chosen = find_recommendation(folder, method)
+        bundles.check_onnx()
+    chosen = bundles.find_recommendation(folder, method)
     new = load(newcomers, data_seed or 0, data_dir) if newcomers is not None else None
     found = run_with_trust(
-        lambda trusted: load_served_models(folder, method, seed=seed, draw=data_seed, data_dir=data_dir, newcomers=new, trust=trusted),
+        lambda trusted: bundles.load_served_models(
+            folder, method, seed=seed, draw=data_seed, data_dir=data_dir, newcomers=new, trust=trusted
+        ),
         trust,
     )
     names = client or list(new.ids if new is not None else found.federation.ids)
     if new is not None:
         check_names(names, new.ids, "newcomer")
-    wanted = {out / _make_folder_name(name): [name] for name in names} if everybody else {out: names}
+    wanted = {out / _make_folder_name(name): [name] for name in names} if all_clients else {out: names}
     for place, own in wanted.items():
         bundle = found.bundle(own)
         if onnx:
-            check_onnx(bundle)
+            bundles.check_onnx(bundle)
         if peft:
-            check_adapter(bundle)
+            bundles.check_adapter(bundle)
         write_bundle(bundle, place)
         if onnx:
-            write_onnx(bundle, place / ONNX_FILE)
+            bundles.write_onnx(bundle, place / bundles.ONNX_FILE)
         if peft:
-            write_adapter(bundle, place / ADAPTER_FOLDER)
+            bundles.write_adapter(bundle, place / bundles.ADAPTER_FOLDER)
         keep_private(place)
     console, key = PlainConsole(), found.lane.key
-    what = f"{len(wanted)} bundles" if everybody else f"The bundle of {', '.join(bundle.clients)} ({', '.join(bundle.names)})"
+    what = f"{len(wanted)} bundles" if all_clients else f"The bundle of {', '.join(bundle.clients)} ({', '.join(bundle.names)})"
     console.print(f"{what} in {out}: {key.method}, seed {key.seed}, round {found.lane.round_}.", soft_wrap=True)
     if chosen is not None:
         console.print(str(chosen), soft_wrap=True)
-    console.print(f"Ask it with: coterie predict {next(iter(wanted))} --data FILE", soft_wrap=True)
+    console.print(f"Use it: coterie predict {next(iter(wanted))} --data FILE", soft_wrap=True)
 
 
 def _make_folder_name(client: str) -> str:

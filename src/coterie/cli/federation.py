@@ -16,14 +16,8 @@ from coterie.cli.terminal import stop_on_terminate
 
 if TYPE_CHECKING:
     from coterie.deploy.server.federation import FederationFolder
-
-
 HOSPITALS = ("cleveland", "hungary", "switzerland", "va")
-
-
 GROUPED_METHOD = "fedgroup(groups=2,alpha=2)"
-
-
 METHODS = ("fedavg", "local", GROUPED_METHOD, GROUPED_METHOD[:-1] + ",assign=random)")
 
 
@@ -101,15 +95,9 @@ def _find_free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-app = typer.Typer(help="A real federation: certificates, kits, who is there.", no_args_is_help=True)
-
-
+app = typer.Typer(help="A real federation: certificates, kits, connected sites.", no_args_is_help=True)
 app.command("demo")(demo)
-
-
 Folder = Annotated[Path, typer.Argument(help="The federation's folder, on the server's machine.", metavar="DIR")]
-
-
 Name = Annotated[str, typer.Argument(help="The site's name.", metavar="SITE")]
 
 
@@ -127,6 +115,7 @@ def init_federation(
     made = create_federation(folder, host, port, [name.strip() for name in sites.split(",") if name.strip()])
     for site in made.sites:
         print(f"Hand {made.kit(site)} to {site}: there, 'coterie join {site} --data ...'.")
+    print("A site answers an order after 'coterie policy approve', or by itself where [approve] in its policy.toml lists the order.")
     print(f"Then, on {host}: coterie serve {folder}")
 
 
@@ -137,7 +126,6 @@ def add_site(
     again: Annotated[bool, typer.Option("--again", help="Take back a site that was removed, with the certificate it had.")] = False,
 ) -> None:
     """One site more. The server need not be stopped."""
-    from coterie._util.errors import UserError
     from coterie.deploy.certificates import restore_site
     from coterie.deploy.flare.provision import add_site
     from coterie.deploy.flare.supervisor import send_site_command
@@ -148,7 +136,7 @@ def add_site(
         print(f"Hand {add_site(federation, site).kit(site)} to {site}.")
         return
     if site not in federation.removed:
-        raise UserError(f"The site {site!r} was not removed: leave --again away.")
+        raise UserError(f"The site {site!r} was not removed: omit --again.")
     send_site_command(restore_site(federation, site), "enable", site)
     print(f"{site} may join again.")
 
@@ -161,23 +149,22 @@ def remove_site(folder: Folder, site: Name) -> None:
     from coterie.deploy.server.federation import FederationFolder
 
     federation = revoke_site(FederationFolder.open(folder), site)
-    told = send_site_command(federation, "disable", site)
-    print(
-        f"{site} is removed{'' if told else ' (no server runs; it will know when it starts)'}. What it has answered stays in the evidence."
-    )
+    is_running = send_site_command(federation, "disable", site)
+    when = "" if is_running else " (no server runs; it takes effect when one starts)"
+    print(f"{site} is removed{when}. Its answers so far stay in the evidence.")
 
 
 @app.command("roster")
 def set_roster(
     folder: Folder,
-    site: Annotated[str | None, typer.Argument(help="The site's name; without it, all that is set is shown.", metavar="[SITE]")] = None,
-    clients: Annotated[int | None, typer.Option(help="Clients that the site may say it has, at most.")] = None,
-    samples: Annotated[int | None, typer.Option(help="Training samples that it may say they have together, at most.")] = None,
+    site: Annotated[str | None, typer.Argument(help="The site's name; without it, all claims are printed.", metavar="[SITE]")] = None,
+    clients: Annotated[int | None, typer.Option(help="Clients that the site may claim, at most.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Training samples that it may claim in total, at most.")] = None,
     ids: Annotated[str | None, typer.Option(help="The ids of its clients, the only ones that it may have: a,b,c.")] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Forget what was set for the site.")] = False,
 ) -> None:
-    """What a site may claim to have. Without an entry it may claim what it first says in a run. It counts from the next job on."""
-    from coterie._util.errors import UserError, suggest_names
+    """Set what a site may claim to have. Without an entry, what it first reports in a run. Valid from the next job on."""
+    from coterie._util.errors import suggest_names
     from coterie.deploy.server.federation import Claim, FederationFolder, read_roster, write_roster
 
     federation = FederationFolder.open(folder)
@@ -189,13 +176,13 @@ def set_roster(
     if site not in federation.sites:
         raise UserError(f"The federation {folder} has no site {site!r}: {suggest_names(site, federation.sites)}")
     if not clear and clients is None and samples is None and ids is None:
-        raise UserError("Say what the site may claim: --clients N, --samples N or --ids a,b,c; or --clear to forget what was set.")
+        raise UserError("Specify what the site may claim: --clients N, --samples N or --ids a,b,c; or --clear to forget what was set.")
     roster.pop(site, None)
     if not clear:
         listed = None if ids is None else tuple(name.strip() for name in ids.split(",") if name.strip())
         roster[site] = Claim(clients, samples, listed)
     write_roster(folder, roster)
-    print(f"{site}: {roster.get(site, 'what it first says in a run')}")
+    print(f"{site}: {roster.get(site, 'what it first reports in a run')}")
 
 
 @app.command("request")
@@ -222,7 +209,7 @@ def sign_request(
 @app.command("renew")
 def renew_certificates(
     folder: Folder,
-    names: Annotated[list[str] | None, typer.Argument(help="Sites, server or operator; all unless given.", metavar="[NAME]...")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Sites, server or operator. Default: all.", metavar="[NAME]...")] = None,
 ) -> None:
     """New certificates for the keys there are. Nothing secret travels: a site puts the new one into its kit, beside its key."""
     from coterie.deploy.certificates import renew_certificates
@@ -231,15 +218,14 @@ def renew_certificates(
     federation = FederationFolder.open(folder)
     for name, path, ends in renew_certificates(federation, names or ()):
         use = (
-            f"send {path} to {name}, for startup/ of its kit; it joins anew" if name in federation.sites else "used from its next start on"
+            f"send {path} to {name}, for startup/ of its kit; it joins again" if name in federation.sites else "used from its next start on"
         )
         print(f"{name}: valid until {ends:%Y-%m-%d}; {use}.")
 
 
 @app.command("stop")
 def stop_run(folder: Folder, run: Annotated[str, typer.Argument(help="The run's name.", metavar="RUN")]) -> None:
-    """Stop a run. Its rounds so far are kept: 'coterie launch --resume --name RUN' goes on."""
-    from coterie._util.errors import UserError
+    """Stop a run. Its rounds so far are kept: 'coterie launch --resume --name RUN' resumes it."""
     from coterie.deploy.server.federation import FederationFolder
     from coterie.deploy.server.runs import END_STATES, find_run
 
@@ -252,7 +238,7 @@ def stop_run(folder: Folder, run: Annotated[str, typer.Argument(help="The run's 
 
 @app.command("status")
 def show_status(folder: Folder, as_json: options.AsJson = False) -> None:
-    """Who is there, which runs there are, how far they are, and which group each client is in."""
+    """Print which sites are connected, the runs with their progress, and the group of each client."""
     from coterie.cli.console import PlainConsole
     from coterie.cli.federation_status import print_status
     from coterie.deploy.server.federation import FederationFolder

@@ -11,15 +11,20 @@ if TYPE_CHECKING:
     from coterie.deploy.server.federation import FederationFolder
     from coterie.deploy.server.runs import RunFolder
 
+SHOWN_COLUMNS = 20
+
 
 def print_status(found: Mapping[str, Any], console: "PlainConsole") -> None:
-    """Sites, then runs, then groups of the last run that has any."""
+    """Print sites, then runs, then the groups of the last run that has any."""
     console.print(f"Server {found['server']}: {'listening' if found['listening'] else 'not running'}.")
-    rows = [(s["site"], "there" if s["there"] else "not there", _format_age(s["seen_seconds_ago"])) for s in found["sites"]]
+    rows = [(s["site"], "connected" if s["there"] else "not connected", _format_age(s["seen_seconds_ago"])) for s in found["sites"]]
     rows += [(site, "removed", "") for site in found["removed"]]
     console.print(make_listing(("site", "", "last seen"), rows))
     for name, ends in found["certificates_ending"].items():
         console.print(f"The certificate of {name} ends on {ends}: coterie federation renew DIR {name}.", style="yellow")
+    if columns := found["columns"]:
+        more = f" and {len(columns) - SHOWN_COLUMNS} more" if len(columns) > SHOWN_COLUMNS else ""
+        console.print(f"Columns that the sites agree on: {', '.join(columns[:SHOWN_COLUMNS])}{more}.")
     if not found["runs"]:
         console.print("No runs yet: coterie launch STUDY.toml --federation DIR.")
         return
@@ -46,25 +51,25 @@ def _format_age(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds:.0f} s ago"
 
 
-POLL_SECONDS = 0.3  # seconds
+POLL_SECONDS = 0.3
 
 
 def follow_run(federation: "FederationFolder", run: "RunFolder", console: "PlainConsole", seen: int = 0) -> str:
-    """Show what happens until the run has ended; how it ended. Jobs that end to take a site in are followed by their next."""
+    """Print the journal of a run until it has ended; its last status. A job that ends to admit a site is followed by the next."""
     from coterie.deploy.server.runs import END_STATES, read_journal
     from coterie.run.callbacks import ProgressBar
 
-    bar, told = ProgressBar(console), _WaitingNotices(federation, run, console)
+    bar, notices = ProgressBar(console), _WaitingNotices(federation, run, console)
     try:
         while True:
-            status = run.status  # before the lines: whatever it says was written after them
+            status = run.status  # read before the lines: it was written after them
             lines = read_journal(run.folder, seen)
             seen += len(lines)
             for line in lines:
                 _print_journal_line(line, bar, console)
             if status in END_STATES:
                 return status
-            told.look(status)
+            notices.update(status)
             sleep(POLL_SECONDS)
     finally:
         bar.on_end()
@@ -84,19 +89,18 @@ def _print_journal_line(line: dict[str, Any], bar: Any, console: "PlainConsole")
         console.print(line["sentence"], style="yellow")
     elif what == "ended" and line["status"] == "again":
         bar.on_end()
-        console.print(line.get("reason") or "A site waits to take part: the run goes on with it in a moment.")
+        console.print(line.get("reason") or "A site waits to take part: the run continues with it in a moment.")
 
 
 class _WaitingNotices:
-    """What holds a run up, said once each time it changes."""
+    """What a run waits for, printed each time it changes."""
 
     def __init__(self, federation: "FederationFolder", run: "RunFolder", console: "PlainConsole") -> None:
         self.federation, self.run, self.console = federation, run, console
         self._last = ""
         self._minimum = run.order()[0].minimum
 
-    def look(self, status: str) -> None:
-        """Say it, if it is new."""
+    def update(self, status: str) -> None:
         now = self._describe_waiting(status)
         if now and now != self._last:
             self.console.print(now, style="yellow")
@@ -107,8 +111,8 @@ class _WaitingNotices:
 
         found = read_presence(self.federation.server)
         if not found.alive:
-            return f"No server runs: the run goes on when 'coterie serve {self.federation.folder}' is started."
+            return f"No server runs: the run continues when 'coterie serve {self.federation.folder}' is started."
         if status != "waiting" or len(found.sites) >= self._minimum:
             return ""
         missing = [site for site in self.federation.sites if site not in found.sites]
-        return f"Waiting for sites: {len(found.sites)} of {self._minimum} are there; missing: {', '.join(missing)}."
+        return f"Waiting for sites: {len(found.sites)} of {self._minimum} are connected; missing: {', '.join(missing)}."

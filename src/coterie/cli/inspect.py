@@ -24,24 +24,22 @@ if TYPE_CHECKING:
 
 @options.add_settings(Local, Execution, only=("epochs", "batch_size", "lr", "engine", "device", "threads"), epochs=3)
 def inspect(
-    said: dict[str, Any],
+    given: dict[str, Any],
     data: Annotated[str | None, typer.Option(help="The federation, such as 'digits/rotated(clients=40,groups=4)'.")] = None,
     federation: Annotated[Path | None, typer.Option(help="Ask the sites of this real federation instead ('coterie federation').")] = None,
     model: options.Model = None,
     seed: Annotated[int, typer.Option(help="Draws the random model, the halves and the reference.")] = 0,
     data_seed: options.DataSeed = None,
     data_dir: options.DataDir = None,
-    most: Annotated[int | None, typer.Option(help="Clients asked; of more, so many drawn by lot.", show_default="2000")] = None,
+    most: Annotated[int | None, typer.Option(help="Clients asked, a random sample of more.", show_default="2000")] = None,
     references: Annotated[int | None, typer.Option(help="Draws of one population to compare with.", show_default="99")] = None,
     labels: Annotated[bool, typer.Option("--labels/--no-labels", help="Whether label counts may leave the clients.")] = True,
-    sketch: Annotated[
-        int | None, typer.Option(help="So many random projections leave a client instead of each gradient.", show_default="gradients")
-    ] = None,
-    pilot: Annotated[bool, typer.Option("--pilot/--no-pilot", help="Whether to try the groups out in a short training.")] = True,
+    sketch: Annotated[int | None, typer.Option(help="Random projections sent instead of each gradient.", show_default="gradients")] = None,
+    pilot: Annotated[bool, typer.Option("--pilot/--no-pilot", help="Whether to evaluate the groups in a short training.")] = True,
     rounds: Annotated[int, typer.Option(help="Rounds of the pilot.")] = 20,
     randoms: Annotated[int, typer.Option(help="Random groupings the pilot compares with.")] = 19,
     out: Annotated[Path | None, typer.Option(help="Folder for inspection.html and inspection.json.")] = None,
-    name: Annotated[str | None, typer.Option(help="With --federation: the run's name; 'inspect' unless given.")] = None,
+    name: Annotated[str | None, typer.Option(help="With --federation: the run's name. Default: inspect.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Before training: do clients differ, beyond their labels, in distinct groups, and would grouping help?"""
@@ -49,12 +47,12 @@ def inspect(
     from coterie.inspect import InspectPlan, PilotPlan, inspect_data
     from coterie.run.callbacks import StepsBar
 
-    usual = PilotPlan()
-    local = replace(usual.local, **{name: said[name] for name in LOCAL_SETTINGS if name in said})
-    tried = PilotPlan(rounds, local, randoms, rates=(local.lr,) if "lr" in said else usual.rates) if pilot else None
-    plan = InspectPlan(labels=labels, sketch=sketch, pilot=tried, **options.drop_unset(references=references, most=most))
+    default = PilotPlan()
+    local = replace(default.local, **{name: given[name] for name in LOCAL_SETTINGS if name in given})
+    training = PilotPlan(rounds, local, randoms, rates=(local.lr,) if "lr" in given else default.rates) if pilot else None
+    plan = InspectPlan(labels=labels, sketch=sketch, pilot=training, **options.drop_unset(references=references, most=most))
     if (data is None) == (federation is None):
-        raise UserError("Say what to inspect: --data SPEC, or --federation DIR for the sites of a real federation.")
+        raise UserError("Specify what to inspect: --data SPEC, or --federation DIR for the sites of a real federation.")
     if federation is not None:
         from coterie.deploy.server.runs import InspectOrder
 
@@ -64,7 +62,7 @@ def inspect(
     known = options.drop_unset(model=model, data_seed=data_seed)
     console = PlainConsole(stderr=as_json)
     with StepsBar(console) as bar:
-        found = inspect_data(data, seed=seed, data_dir=data_dir, plan=plan, execution=override_execution(said), watch=bar, **known)
+        found = inspect_data(data, seed=seed, data_dir=data_dir, plan=plan, execution=override_execution(given), watch=bar, **known)
     _print_inspection(found, console)
     if out is not None:
         console.print(f"\nPage: {_write_inspection(found, out)}")
@@ -73,7 +71,7 @@ def inspect(
 
 
 def make_json(found: "Inspection") -> dict[str, Any]:
-    """What --json prints and inspection.json holds: the numbers, and the recommendation."""
+    """The numbers and the recommendation, for --json and inspection.json."""
     from coterie.inspect.recommendation import recommend
 
     advised = recommend(found)
@@ -130,7 +128,7 @@ SITE_TIMEOUT = 600.0  # seconds a site has to answer
 
 
 def inspect_sites(folder: Path, wanted: "InspectOrder", name: str | None, as_json: bool) -> None:
-    """Order the inspection, wait for it, tell what it found."""
+    """Order the inspection, wait for it, print the answers."""
     from rich.padding import Padding
 
     from coterie.cli.console import PlainConsole, make_bold
@@ -147,14 +145,14 @@ def inspect_sites(folder: Path, wanted: "InspectOrder", name: str | None, as_jso
     status = follow_run(federation, run, console)
     if status != "complete":
         raise UserError(f"{run.told.get('reason', f'The inspection ended early ({status}).')}")
-    told = read_json(run.folder / ANSWERS_FILE)
-    console.print(make_bold(f"{told['clients']} clients"), f", {wanted.model}", sep="")
-    if told["left_out"]:
-        console.print(f"{len(told['left_out'])} clients left out: too few samples, or no answer.", style="yellow")
-    for answer in told["answers"]:
+    found = read_json(run.folder / ANSWERS_FILE)
+    console.print(make_bold(f"{found['clients']} clients"), f", {wanted.model}", sep="")
+    if found["left_out"]:
+        console.print(f"{len(found['left_out'])} clients left out: too few samples, or no answer.", style="yellow")
+    for answer in found["answers"]:
         console.print(f"\n{answer['question']}", make_bold(answer["short"]))
         console.print(Padding(answer["evidence"], (0, 0, 0, 2)))
-    print_recommendation(console, told["recommended"])
+    print_recommendation(console, found["recommended"])
     console.print(f"\nPage: {run.folder / 'inspection.html'}", soft_wrap=True)
     if as_json:
         print((run.folder / "inspection.json").read_text(encoding="utf-8").replace("\n", ""))

@@ -12,11 +12,11 @@ from coterie.cli.terminal import stop_on_terminate
 def join(
     kit: Annotated[Path, typer.Argument(help="The site's kit: the folder that the operator handed over.", metavar="KIT")],
     data: Annotated[str, typer.Option(help="The site's data, such as 'csv(patients.csv,label=ill,client=ward)'. They stay here.")],
-    clients: Annotated[str | None, typer.Option(help="Which clients of the data this site holds: a,b; all unless given.")] = None,
+    clients: Annotated[str | None, typer.Option(help="Which clients of the data this site holds: a,b. Default: all.")] = None,
     data_seed: options.DataSeed = None,
     data_dir: options.DataDir = None,
-    engine: Annotated[str, typer.Option(help="How clients are carried out: auto, batched or loop.")] = "auto",
-    threads: Annotated[int | None, typer.Option(help="Threads; all cores unless given.", min=1)] = None,
+    engine: Annotated[str, typer.Option(help="How clients are trained: auto, batched or loop.")] = "auto",
+    threads: Annotated[int | None, typer.Option(help="Threads. Default: all cores.", min=1)] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the server.", min=1)] = 60.0,
     accept: options.Accept = False,
 ) -> None:

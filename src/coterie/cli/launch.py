@@ -20,74 +20,69 @@ if TYPE_CHECKING:
     from coterie.deploy.server.runs import RunFolder
     from coterie.evidence.settings import Settings
 
-DATA_NAME = "sites"  # what the data are called where nothing else is said: every site names its own
+DATA_NAME = "sites"  # the default name of the data: every site names its own
 
 
 @options.add_settings(Plan, Local)
 def launch(
     federation: Annotated[Path, typer.Option(help="The folder that 'coterie federation init' made.")],
-    said: dict[str, Any],
+    given: dict[str, Any],
     methods: Annotated[
         list[str] | None, typer.Argument(help="Methods such as 'fedavg' or your own 'package.module:Method', or one study file (.toml).")
     ] = None,
     data: Annotated[str | None, typer.Option(help="What to call the data in the record; every site brings its own.")] = None,
     model: options.Model = None,
     seeds: options.Seeds = None,
-    name: Annotated[str | None, typer.Option(help="The run's name; the study file's, or 'run', unless given.")] = None,
-    minimum: Annotated[int | None, typer.Option(help="Sites to begin with; all of the federation unless given.", min=1)] = None,
+    name: Annotated[str | None, typer.Option(help="The run's name. Default: the study file's, or 'run'.")] = None,
+    minimum: Annotated[int | None, typer.Option(help="Sites to start with. Default: all of the federation.", min=1)] = None,
     timeout: Annotated[float, typer.Option(help="Seconds a site has to answer.", min=1)] = 600.0,
     purpose: Annotated[str, typer.Option(help="What the run is for: sites read it before they approve the order.")] = "",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run --name, with more --rounds if given, or look at it again.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run --name, with more --rounds if given, or show it again.")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the end.")] = False,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Run methods on the sites of a federation: the rounds of 'coterie run', with clients that are elsewhere."""
+    """Run methods on the sites of a federation: the rounds of 'coterie run', with clients at the sites."""
     from coterie.cli.console import PlainConsole
     from coterie.deploy.server.federation import FederationFolder, require_server
     from coterie.evidence.settings import parse_seeds
 
     stop_on_terminate()
     folder, console = FederationFolder.open(federation), PlainConsole(stderr=as_json)
-    said |= options.drop_unset(data=data, model=model, seeds=parse_seeds(seeds) if seeds is not None else None)
+    given |= options.drop_unset(data=data, model=model, seeds=parse_seeds(seeds) if seeds is not None else None)
     require_server(federation, folder.server)
     if resume:
-        runs = [_resume_run(folder, name, methods or [], said, trust)]
+        runs = [_resume_run(folder, name, methods or [], given, trust)]
     else:
-        wanted = _read_studies(folder, methods or [], said, name, trust)
+        wanted = _read_studies(folder, methods or [], given, name, trust)
         runs = [_place_order(folder, run, settings, minimum, timeout, purpose) for run, settings in wanted]
     for run, seen in runs:
         if detach:
-            told = f"is ordered. {_describe_next_commands(folder, run)}" if run.status != "complete" else "is complete already."
-            console.print(f"Run {run.name} {told}", soft_wrap=True)
+            state = f"is ordered. {_describe_next_commands(folder, run)}" if run.status != "complete" else "is complete already."
+            console.print(f"Run {run.name} {state}", soft_wrap=True)
         else:
             _wait_for_result(folder, run, seen, console, as_json)
 
 
 def _read_studies(
-    folder: "FederationFolder", methods: list[str], said: dict[str, Any], name: str | None, trust: bool
+    folder: "FederationFolder", methods: list[str], given: dict[str, Any], name: str | None, trust: bool
 ) -> list[tuple[str, "Settings"]]:
-    """By the name of its run, what is to be studied."""
+    """The settings of each study, with the name of its run."""
     from coterie.deploy.server.runs import find_free_name
     from coterie.evidence.settings import Settings
     from coterie.methods.catalogue import build
     from coterie.run.async_rounds import check_async_methods
     from coterie.run.execution import Execution
-    from coterie.run.study_file import FileStudy, read_study_file
+    from coterie.run.study_file import FileStudy, find_study_path, read_study_file
 
     if not methods:
-        raise UserError("Name methods, such as fedavg, or a study file; or go on with a run: --resume --name RUN.")
-    if any(method.endswith(".toml") for method in methods):
-        if len(methods) > 1:
-            raise UserError("Give either methods or one study file, not both.")
-        other = {"other_model": "model" in said, "other_ray": True}  # sites carry it out, no cluster
-        entries = run_with_trust(lambda trusted: read_study_file(Path(methods[0]), trust=trusted, **other), trust)
-        stem = Path(methods[0]).stem
+        raise UserError("Name methods, such as fedavg, or a study file; or resume a run: --resume --name RUN.")
+    if (path := find_study_path(methods)) is not None:
+        other = {"other_model": "model" in given, "other_ray": True}  # sites run it, no cluster
+        entries, stem = run_with_trust(lambda trusted: read_study_file(path, trust=trusted, **other), trust), path.stem
     else:
         entries, stem = [FileStudy("", Settings(methods=tuple(methods), data=DATA_NAME), Execution(), None)], "run"
-    found = [(entry.name, set_default_share(entry.override(said).settings, len(folder.sites))) for entry in entries]
+    found = [(entry.name, set_default_share(entry.override(given).settings, len(folder.sites))) for entry in entries]
     for _, settings in found:
         settings.plan.check_real()
         made = [build(spec, trust=True) for spec in settings.methods]  # typed by the operator, or in a file that is trusted
@@ -98,7 +93,7 @@ def _read_studies(
 
 
 def set_default_share(settings: "Settings", sites: int) -> "Settings":
-    """The settings with the bound on a site's share that a federation of so many sites has, where none is named."""
+    """The settings with a bound on a site's share: that of a federation of so many sites, if none is set."""
     if settings.plan.most_share is not None:
         return settings
     return replace(settings, plan=replace(settings.plan, most_share=get_default_share(sites)))
@@ -111,39 +106,38 @@ def _place_order(
     from coterie.deploy.server.runs import Order, get_operator_name, make_run
 
     if minimum is not None and minimum > len(folder.sites):
-        raise UserError(f"--minimum {minimum} can never be there: the federation has {len(folder.sites)} sites.")
+        raise UserError(f"--minimum {minimum} is more than the {len(folder.sites)} sites of the federation: use fewer.")
     run = make_run(folder, name)
     trusted = tuple(spec for spec in (*settings.methods, settings.plan.selection) if is_external_code(spec))
-    who: dict[str, Any] = {"operator": get_operator_name(), "purpose": purpose}
-    run.place(Order(name, "study", settings.as_json(), folder.sites, minimum or len(folder.sites), trusted=trusted, **who), timeout)
+    sites, own = folder.sites, {"operator": get_operator_name(), "purpose": purpose}
+    run.place(Order(name, "study", settings.as_json(), sites, minimum or len(sites), trusted=trusted, **own), timeout)
     return run, 0
 
 
 def _resume_run(
-    folder: "FederationFolder", name: str | None, methods: list[str], said: dict[str, Any], trust: bool
+    folder: "FederationFolder", name: str | None, methods: list[str], given: dict[str, Any], trust: bool
 ) -> "tuple[RunFolder, int]":
-    """The run to go on with, and how much of its journal is history."""
+    """The run to resume, and the number of journal lines that were printed before."""
     from coterie.deploy.server.runs import END_STATES, WAITING, find_run, read_journal
     from coterie.evidence.settings import Settings
     from coterie.run.execution import Execution
     from coterie.run.study_file import FileStudy
 
     if name is None:
-        raise UserError("--resume needs --name: name the run to go on with.")
+        raise UserError("--resume needs --name: name the run to resume.")
     run = find_run(folder, name)
     status, (order, timeout) = run.status, run.order()
-    if (methods or said) and order.kind == "study":
+    if (methods or given) and order.kind == "study":
         stored = Settings.from_json(order.settings)
-        usual = {} if stored.plan.most_share is None else {"most_share": stored.plan.most_share}  # sites may have been added since
-        given = (
-            _read_studies(folder, methods, usual | said, name, trust)[0][1]
-            if methods
-            else FileStudy("", stored, Execution(), None).override(said).settings
-        )
-        more = replace(stored, plan=replace(stored.plan, rounds=max(stored.plan.rounds, given.plan.rounds)))
-        if given != more:
-            differ = ", ".join(stored.differences(given))
-            raise UserError(f"The run {name!r} is another study (it differs in {differ}): choose another --name, or leave the study away.")
+        share = {} if stored.plan.most_share is None else {"most_share": stored.plan.most_share}  # sites may have been added since
+        if methods:
+            wanted = _read_studies(folder, methods, share | given, name, trust)[0][1]
+        else:
+            wanted = FileStudy("", stored, Execution(), None).override(given).settings
+        more = replace(stored, plan=replace(stored.plan, rounds=max(stored.plan.rounds, wanted.plan.rounds)))
+        if wanted != more:
+            differ = ", ".join(stored.differences(wanted))
+            raise UserError(f"The run {name!r} is another study (it differs in {differ}): choose another --name, or omit the study.")
         if more != stored:
             if status not in END_STATES:
                 raise UserError(f"The run {name!r} has not ended: stop it with 'coterie federation stop' before it gets more rounds.")
@@ -168,21 +162,23 @@ def _wait_for_result(folder: "FederationFolder", run: "RunFolder", seen: int, co
     try:
         status = follow_run(folder, run, console, seen)
     except KeyboardInterrupt:
-        console.print(f"The run goes on without you. {_describe_next_commands(folder, run)}", soft_wrap=True)
+        console.print(f"The run continues. {_describe_next_commands(folder, run)}", soft_wrap=True)
         raise typer.Exit(130) from None
     if status != "complete":
-        reason = run.told.get("reason", "no reason was given")
+        reason = run.told.get("reason", "no reason is known")
         raise UserError(f"The run {run.name} was not completed ({status}): {reason}")
     result = Result(Evidence.open(run.study))
     print_result(result, console)
     console.print(f"Evidence in {run.study}: coterie show {run.study}, coterie report {run.study}.", soft_wrap=True)
     without = read_json(run.folder / UNDELIVERED_FILE)
-    told = f"Sites have their models in their own kits, in bundles/{run.name}" + (f"; not {', '.join(without)}" if without else "")
-    console.print(f"{told}.", soft_wrap=True)
+    missing = f"; not {', '.join(without)}" if without else ""
+    console.print(f"Sites have their models in their own kits, in bundles/{run.name}{missing}.", soft_wrap=True)
     if as_json:
         print(json.dumps(result.as_json(str(run.study))))
 
 
 def _describe_next_commands(folder: "FederationFolder", run: "RunFolder") -> str:
     root = folder.folder
-    return f"Look again: coterie launch --federation {root} --resume --name {run.name}; stop it: coterie federation stop {root} {run.name}."
+    return (
+        f"Show it again: coterie launch --federation {root} --resume --name {run.name}; stop it: coterie federation stop {root} {run.name}."
+    )

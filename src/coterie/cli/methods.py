@@ -1,4 +1,4 @@
-"""`coterie methods`: what can be run."""
+"""`coterie methods`: the methods and wrappers that can be named."""
 
 import inspect
 from dataclasses import MISSING, Field, fields, is_dataclass

@@ -1,4 +1,4 @@
-"""`coterie place`: where a client that the study never knew belongs, from a file of its own."""
+"""`coterie place`: the model for a client that is new to a study, from a file of its own."""
 
 import json
 from math import exp
@@ -13,17 +13,17 @@ from coterie.cli.terminal import run_with_trust
 if TYPE_CHECKING:
     from coterie.deploy.bundle.placement import Placement
 
-MIN_AGREEMENT = 0.8  # the share of halves from which on a place is not called unsure
+MIN_AGREEMENT = 0.8  # the share of halves below which a placement is called unsure
 
 
 def place(
     folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run --out' or 'coterie compare --out' made.")],
     data: Annotated[Path, typer.Option(help="The client's own rows with their labels, or its texts: .csv with a line of names, or .npz.")],
-    method: Annotated[str | None, typer.Option(help="By which method; of several, the recommended one unless given.")] = None,
-    client: Annotated[str | None, typer.Option(help="What to call the client; the file's name unless given.")] = None,
-    label: Annotated[str | None, typer.Option(help="The column (of .npz, the array) of labels; as in the study unless given.")] = None,
-    test: Annotated[float, typer.Option(help="Share of the rows that is kept aside to judge by.")] = 0.3,
-    seed: Annotated[int | None, typer.Option(help="Whose seed; the study's first unless given.")] = None,
+    method: Annotated[str | None, typer.Option(help="The method. Default: the recommended one.")] = None,
+    client: Annotated[str | None, typer.Option(help="The client's name. Default: the file's.")] = None,
+    label: Annotated[str | None, typer.Option(help="The column (of .npz, the array) of labels. Default: as in the study.")] = None,
+    test: Annotated[float, typer.Option(help="Share of the rows that is held out for the expected score.")] = 0.3,
+    seed: Annotated[int | None, typer.Option(help="The seed. Default: the study's first.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the client's bundle.")] = None,
     data_dir: options.DataDir = None,
     trust: options.Trust = False,
@@ -65,49 +65,44 @@ def place(
 
 
 def describe_placement(name: str, found: "Placement") -> list[str]:
-    """What is told of a placing."""
+    """Describe a placement."""
     origin, what = found.bundle.origin, "blocks of tokens" if found.bundle.task.name == "next-token" else "rows"
-    told = [f"{name} gets {found.model} ({origin.method}, seed {origin.seed}, round {origin.round_}), by {found.placed_by} of its {what}."]
+    lines = [f"{name} gets {found.model} ({origin.method}, seed {origin.seed}, round {origin.round_}), by {found.placed_by} of its {what}."]
     if found.same is None:
-        told.append("There was no choice to make: the method has one model for everybody, or makes each client its own.")
+        lines.append("There was no choice to make: the method has one model for all clients, or makes each client its own.")
     else:
-        unsure = (
-            f": the place is not sure, other {what} of its own might well lead elsewhere"
-            if found.same < MIN_AGREEMENT * found.halves
-            else ""
-        )
-        told.append(f"{found.same} of {found.halves} random halves of these {what} place it there too{unsure}.")
+        is_unsure = found.same < MIN_AGREEMENT * found.halves
+        unsure = f": the placement is unsure, other {what} of its own might lead to another model" if is_unsure else ""
+        lines.append(f"{found.same} of {found.halves} random halves of these {what} place it there too{unsure}.")
     if not found.judged:
         lacking, give = ("No row", "--test 0.3") if what == "rows" else ("No block", "more texts, or a larger --test")
-        return [*told, f"{lacking} was kept aside, so nothing is said of how well it does: give {give}."]
-    return [*told, _describe_expected_score(found)]
+        return [*lines, f"{lacking} was held out, so the expected score is unknown: give {give}."]
+    return [*lines, _describe_expected_score(found)]
 
 
 def _describe_expected_score(found: "Placement") -> str:
-    """How well it does on the rows that were kept aside, beside what is usual."""
+    """The score on the held-out rows, beside a baseline."""
     task = found.bundle.task.name
     if task == "regression":
         return (
-            f"Expected absolute error {found.score:.4g} in {found.bundle.classes[0]} ({found.judged} rows kept aside; 95 % interval "
-            f"{found.low:.4g} to {found.high:.4g}); always saying the mean of its rows is {found.usual:.4g} off."
+            f"Expected absolute error {found.score:.4g} in {found.bundle.classes[0]} ({found.judged} rows held out; 95 % interval "
+            f"{found.low:.4g} to {found.high:.4g}); predicting the mean of its rows is {found.usual:.4g} off."
         )
     if task == "next-token":
-        within = f"{found.judged} blocks kept aside; 95 % interval {exp(-found.high):.4g} to {exp(-found.low):.4g}"
+        within = f"{found.judged} blocks held out; 95 % interval {exp(-found.high):.4g} to {exp(-found.low):.4g}"
         return (
             f"Expected log-likelihood {found.score:.4g} nats a token, perplexity {exp(-found.score):.4g} "
-            f"({within if found.judged > 1 else 'one block kept aside'}); before training it was {exp(-found.usual):.4g}."
+            f"({within if found.judged > 1 else 'one block held out'}); before training it was {exp(-found.usual):.4g}."
         )
-    share, kept = (
-        f"{100 * found.score:.1f} %",
-        f"{found.judged} rows kept aside; 95 % interval {100 * found.low:.1f} to {100 * found.high:.1f}",
-    )
+    share = f"{100 * found.score:.1f} %"
+    kept = f"{found.judged} rows held out; 95 % interval {100 * found.low:.1f} to {100 * found.high:.1f}"
     if task == "multilabel":
-        return f"Expected share of right labels {share} ({kept}); always saying its usual labels has {100 * found.usual:.1f} % right."
-    return f"Expected accuracy {share} ({found.hits} of {kept}); always saying its usual class is right in {100 * found.usual:.1f} %."
+        return f"Expected label accuracy {share} ({kept}); predicting its most frequent labels: {100 * found.usual:.1f} %."
+    return f"Expected accuracy {share} ({found.hits} of {kept}); predicting its most frequent class: {100 * found.usual:.1f} %."
 
 
 def make_json(name: str, found: "Placement") -> dict[str, Any]:
-    """The same as one object."""
+    """The placement as a JSON object."""
     task = found.bundle.task
     named = {"classification": "accuracy", "multilabel": "labels", "regression": "mae", "next-token": "log_likelihood"}[task.name]
     hits = {"hits": found.hits} if task.counts_classes else {}

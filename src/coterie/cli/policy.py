@@ -1,4 +1,4 @@
-"""`coterie policy`: what may leave a site, said by its policy file."""
+"""`coterie policy`: what may leave a site, by its policy file."""
 
 import json
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ Kit = Annotated[Path, typer.Argument(help="The site's kit folder, or its policy 
 @app.command("explain")
 def explain_policy(
     kit: Kit,
-    model: Annotated[str | None, typer.Option(help="Say how many numbers this model has.")] = None,
+    model: Annotated[str | None, typer.Option(help="Print how many numbers this model has.")] = None,
     features: Annotated[int, typer.Option(help="Features of a sample, for --model.")] = 64,
     classes: Annotated[int, typer.Option(help="Classes, for --model.")] = 10,
 ) -> None:
-    """Say in words what may leave this site, what is guaranteed and spent, and what is refused."""
+    """Explain what may leave this site, what is guaranteed and spent, and what is refused."""
     from coterie.deploy.files import get_kit_files
     from coterie.deploy.site.explain import explain_policy
     from coterie.deploy.site.ledger import Ledger
@@ -50,7 +50,7 @@ def check_policy(file: Annotated[Path, typer.Argument(help="A policy file.")]) -
 
 @app.command("default")
 def print_default_policy() -> None:
-    """Print the policy file to begin with."""
+    """Print the default policy file."""
     from coterie.deploy.site.policy import DEFAULT_POLICY
 
     print(DEFAULT_POLICY, end="")
@@ -65,7 +65,7 @@ def list_orders(kit: Kit, as_json: options.AsJson = False) -> None:
     if as_json:
         rows = [{"order": order, "state": one.state, "by": one.by, "time": one.time, "reason": one.reason} for order, one in found.items()]
         terms = [{"epsilon": one.epsilon, **json.loads(one.terms)} for one in found.values()]
-        print(json.dumps([row | told for row, told in zip(rows, terms, strict=True)]))
+        print(json.dumps([row | own for row, own in zip(rows, terms, strict=True)]))
         return
     for order, record in found.items():
         print("\n".join(format_order(order, record, kit)))
@@ -88,7 +88,7 @@ def approve_order(kit: Kit, order: Order) -> None:
 
 @app.command("refuse")
 def refuse_order(
-    kit: Kit, order: Order, reason: Annotated[str, typer.Option(help="Why, in a sentence that the server is told.")] = ""
+    kit: Kit, order: Order, reason: Annotated[str, typer.Option(help="The reason, in a sentence that the server receives.")] = ""
 ) -> None:
     """Do not answer an order; one that was approved is not answered any more, at once."""
     from coterie.deploy.site.approvals import Approvals

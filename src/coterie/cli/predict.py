@@ -1,4 +1,4 @@
-"""`coterie predict`: what a bundle says of a site's own rows. Needs no study and no server."""
+"""`coterie predict`: the predictions of a bundle for a site's own rows, without study or server."""
 
 import json
 from math import exp
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from coterie.deploy.bundle.bundle import Bundle, Predictions
 
 MAX_PRINTED_ROWS = 10
-TEXT_COLUMNS = ("row", "tokens", "log_likelihood", "perplexity", "model")  # what is told of a text
-Line = tuple[Any, ...]  # of what `get_columns` names
+TEXT_COLUMNS = ("row", "tokens", "log_likelihood", "perplexity", "model")
+Line = tuple[Any, ...]  # the values of `get_columns`
 
 
 def predict(
     bundle: Annotated[Path, typer.Argument(help="A bundle ('coterie export --out'), or a study's or comparison's folder (with --client).")],
     data: Annotated[Path, typer.Option(help="The rows: .csv with a line of names, .npy, or .npz with an array x.")],
-    client: Annotated[str | None, typer.Option(help="Who asks; needed where the bundle serves clients differently.")] = None,
-    label: Annotated[str | None, typer.Option(help="The column (of .npz, the array) of true labels, to tell how well it does.")] = None,
-    method: Annotated[str | None, typer.Option(help="Of a study, whose model; of several, the recommended one unless given.")] = None,
+    client: Annotated[str | None, typer.Option(help="The client; needed if the bundle serves clients differently.")] = None,
+    label: Annotated[str | None, typer.Option(help="The column (of .npz, the array) of true labels, for a score.")] = None,
+    method: Annotated[str | None, typer.Option(help="Of a study, the method. Default: the recommended one.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write a row for each prediction to this CSV file.")] = None,
     raw: Annotated[
         bool | None,
@@ -47,7 +47,7 @@ def predict(
     chosen = None
     if is_study(find_study(bundle)):
         if client is None:
-            raise UserError(f"{bundle} holds a study, which serves many clients: say whose model to ask with --client NAME.")
+            raise UserError(f"{bundle} holds a study, which serves many clients: name one with --client NAME.")
         chosen = find_recommendation(bundle, method)
         own = run_with_trust(lambda trusted: load_served_models(bundle, method, trust=trusted).bundle([client]), trust)
     elif method is not None:
@@ -68,56 +68,55 @@ def predict(
         _write_predictions(out, get_columns(own), lines)
     else:
         _print_predictions(get_columns(own), lines, console)
-    origin, who = own.origin, own.answered(int(found.models[0]))
-    told = (
-        f"{len(lines)} row{'' if len(lines) == 1 else 's'} answered by {who} ({origin.method}, seed {origin.seed}, round {origin.round_})"
-    )
+    origin, served_by = own.origin, own.answered(int(found.models[0]))
     words, scores = ("", {}) if rows.y is None else describe_row_scores(found.classes, rows.y, own.task)
-    told += f"; {words}" if words else ""
-    console.print(told + (f"; written to {out}." if out else "."), soft_wrap=True)
+    summary = f"{len(lines)} row{'' if len(lines) == 1 else 's'} answered by {served_by} ({origin.method}, seed {origin.seed}, round {origin.round_})"
+    console.print("; ".join(filter(None, [summary, words, f"written to {out}" if out else ""])) + ".", soft_wrap=True)
     if as_json:
         listed = [dict(zip(get_columns(own), line, strict=True)) for line in lines]
-        print(json.dumps(to_json_value({"model": who, "rows": len(lines), **scores, "predictions": listed})))
+        print(json.dumps(to_json_value({"model": served_by, "rows": len(lines), **scores, "predictions": listed})))
 
 
 def _predict_texts(own: "Bundle", data: Path, client: str | None, label: str | None, out: Path | None, as_json: bool) -> None:
-    """How likely a language model takes each text to be."""
+    """Score each text with a language model."""
     from coterie.cli.console import PlainConsole
     from coterie.deploy.bundle.bundle import read_texts, score_texts
 
     if label is not None:
-        raise UserError(f"Texts to be continued have no labels: leave --label {label} away.")
+        raise UserError(f"Texts to be continued have no labels: omit --label {label}.")
     found = score_texts(own, read_texts(data, own), client)
-    who, origin, console = own.answered(found.model), own.origin, PlainConsole(stderr=as_json)
+    served_by, origin, console = own.answered(found.model), own.origin, PlainConsole(stderr=as_json)
     pairs = zip(found.tokens.tolist(), found.log_likelihood.tolist(), strict=True)
-    lines: list[Line] = [(row, tokens, round(mean, 6), round(exp(-mean), 4), who) for row, (tokens, mean) in enumerate(pairs)]
+    lines: list[Line] = [(row, tokens, round(mean, 6), round(exp(-mean), 4), served_by) for row, (tokens, mean) in enumerate(pairs)]
     if out is not None:
         _write_predictions(out, TEXT_COLUMNS, lines)
     else:
         _print_predictions(TEXT_COLUMNS, lines, console)
-    told = f"{len(lines)} text{'' if len(lines) == 1 else 's'} of {found.tokens.sum():,} tokens read by {who} ({origin.method}, seed "
-    told += f"{origin.seed}, round {origin.round_}); log-likelihood {found.whole:.4g} nats a token, perplexity {exp(-found.whole):.4g}"
-    console.print(told + (f"; written to {out}." if out else "."), soft_wrap=True)
+    summary = (
+        f"{len(lines)} text{'' if len(lines) == 1 else 's'} of {found.tokens.sum():,} tokens read by {served_by} ({origin.method}, seed "
+    )
+    summary += f"{origin.seed}, round {origin.round_}); log-likelihood {found.whole:.4g} nats a token, perplexity {exp(-found.whole):.4g}"
+    console.print(summary + (f"; written to {out}." if out else "."), soft_wrap=True)
     if as_json:
         whole = {"tokens": int(found.tokens.sum()), "log_likelihood": found.whole, "perplexity": exp(-found.whole)}
         listed = [dict(zip(TEXT_COLUMNS, line, strict=True)) for line in lines]
-        print(json.dumps(to_json_value({"model": who, "rows": len(lines), **whole, "predictions": listed})))
+        print(json.dumps(to_json_value({"model": served_by, "rows": len(lines), **whole, "predictions": listed})))
 
 
 def get_columns(bundle: "Bundle") -> tuple[str, ...]:
-    """What is told of each row."""
+    """The columns of the predictions."""
     if bundle.task.counts_classes:
         return ("row", "class", "probability", "model")
     return ("row", *bundle.classes, "model")
 
 
 def _make_lines(bundle: "Bundle", found: "Predictions") -> list[Line]:
-    """Row, class, its probability, and who answered; or the number; or every label, set or not."""
-    who = [bundle.answered(model) for model in found.models.tolist()]
+    """Row, class, its probability and the model; or the number; or every label, set or not."""
+    served_by = [bundle.answered(model) for model in found.models.tolist()]
     if not bundle.task.counts_classes:
-        said = found.classes.reshape(len(who), -1).tolist()
-        return [(row, *values, name) for row, (values, name) in enumerate(zip(said, who, strict=True))]
-    triples = zip(found.classes.tolist(), found.probabilities.tolist(), who, strict=True)
+        predicted = found.classes.reshape(len(served_by), -1).tolist()
+        return [(row, *values, name) for row, (values, name) in enumerate(zip(predicted, served_by, strict=True))]
+    triples = zip(found.classes.tolist(), found.probabilities.tolist(), served_by, strict=True)
     return [(row, bundle.classes[c], round(shares[c], 6), name) for row, (c, shares, name) in enumerate(triples)]
 
 
@@ -134,11 +133,8 @@ def _write_predictions(path: Path, columns: tuple[str, ...], lines: list[Line]) 
 def _print_predictions(columns: tuple[str, ...], lines: list[Line], console: "PlainConsole") -> None:
     from coterie.cli.terminal import make_listing
 
-    console.print(
-        make_listing(
-            columns, [[_format_cell(value, columns[place]) for place, value in enumerate(line)] for line in lines[:MAX_PRINTED_ROWS]]
-        )
-    )
+    rows = [[_format_cell(value, name) for name, value in zip(columns, line, strict=True)] for line in lines[:MAX_PRINTED_ROWS]]
+    console.print(make_listing(columns, rows))
     if len(lines) > MAX_PRINTED_ROWS:
         console.print(f"and {len(lines) - MAX_PRINTED_ROWS} more; --out writes them all.")
 

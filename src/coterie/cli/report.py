@@ -14,10 +14,10 @@ def report(
     folder: Annotated[Path, typer.Argument(help="A folder that 'coterie compare --out' or 'coterie run --out' made.")],
     figures: Annotated[str, typer.Option(help="Also write every figure as pdf, svg or png, or several of them: pdf,png.")] = "",
     score: Annotated[Headline, typer.Option(help="The headline score.")] = "last10",
-    baseline: Annotated[str | None, typer.Option(help="What methods are compared with; FedAvg unless given.")] = None,
-    margin: Annotated[float, typer.Option(help="Points that do not matter: no difference is said where it is shown to be less.")] = 1.0,
+    baseline: Annotated[str | None, typer.Option(help="What methods are compared with. Default: FedAvg.")] = None,
+    margin: Annotated[float, typer.Option(help="Points that do not matter: smaller differences count as none.")] = 1.0,
     target: Annotated[
-        float | None, typer.Option(help="The level (a share, or R2) that costs are counted up to; the baseline's unless given.")
+        float | None, typer.Option(help="The score (a share, or R2) that costs count up to. Default: the baseline's.")
     ] = None,
     metric: options.Metric = None,
     as_json: options.AsJson = False,
@@ -31,16 +31,7 @@ def report(
     made = write(folder, figures=parse_formats(figures), score=score, baseline=baseline, target=target, margin=margin / 100, metric=metric)
     for fault in made.faults:
         console.print(fault, style="yellow", soft_wrap=True)
-    size = made.page.stat().st_size / (1 << 20)
-    console.print(
-        f"{made.page} ({size:.1f} MiB), {len(made.tables)} tables, {len(made.figures)} figures.",
-        soft_wrap=True,
-    )
+    tables, figures, size = list(map(str, made.tables)), list(map(str, made.figures)), made.page.stat().st_size / (1 << 20)
+    console.print(f"{made.page} ({size:.1f} MiB), {len(tables)} tables, {len(figures)} figures.", soft_wrap=True)
     if as_json:
-        names = {
-            "page": str(made.page),
-            "tables": list(map(str, made.tables)),
-            "figures": list(map(str, made.figures)),
-            "faults": list(made.faults),
-        }
-        print(json.dumps(names))
+        print(json.dumps({"page": str(made.page), "tables": tables, "figures": figures, "faults": list(made.faults)}))

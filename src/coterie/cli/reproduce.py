@@ -1,4 +1,4 @@
-"""`coterie reproduce`: a paper's table or figure, run again and judged."""
+"""`coterie reproduce`: run a paper's table or figure again and judge its claims."""
 
 import json
 import shlex
@@ -12,18 +12,21 @@ from coterie._util.errors import UserError
 from coterie._util.files import resolve_inside
 from coterie.cli import options
 from coterie.cli.terminal import make_listing, run_with_trust, stop_on_terminate
+from coterie.run.execution import Execution
 
 if TYPE_CHECKING:
     from coterie.cli.console import PlainConsole
 
 
+@options.add_settings(Execution, only=("workers", "ray", "memory"))
 def reproduce(
+    given: dict[str, Any],
     name: Annotated[str | None, typer.Argument(help="A study of --list, or a file (.toml).")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the studies and what they need.")] = False,
     seeds: Annotated[str | None, typer.Option(help="Seeds instead of the study's own: 0-4 or 0,2,5.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Cut every part to so many rounds.")] = None,
     data_dir: options.DataDir = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the evidence; reproduced/NAME unless given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the evidence. Default: reproduced/NAME.")] = None,
     page: Annotated[Path | None, typer.Option(help="Also write the page, the scores and the figures into this folder.")] = None,
     from_: Annotated[
         Path | None, typer.Option("--from", help="Run nothing: judge again from the scores (NAME.csv) that --page wrote once.")
@@ -32,15 +35,12 @@ def reproduce(
     with_: Annotated[
         Path | None, typer.Option("--with", help="Parts that are not run now come from the scores (NAME.csv) that --page wrote once.")
     ] = None,
-    studies: Annotated[Path | None, typer.Option(help="Folder of study files; ./studies and Coterie's own unless given.")] = None,
+    studies: Annotated[Path | None, typer.Option(help="Folder of study files. Default: ./studies and Coterie's own.")] = None,
     anyway: Annotated[bool, typer.Option("--anyway", help="Run parts that ask for a GPU without one.")] = False,
-    workers: options.Workers = None,
-    ray: options.Ray = None,
-    memory: options.Memory = None,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Run a paper's table or figure again, with controls, and say what came of its claims. A run that was stopped goes on."""
+    """Run a paper's table or figure again, with controls, and judge its claims. A run that was stopped is resumed."""
     from coterie.cli.console import PlainConsole, make_bold
     from coterie.reproduce import find_study, read_reproduction
     from coterie.run.callbacks import ProgressBar
@@ -53,22 +53,23 @@ def reproduce(
     study = read_reproduction(find_study(name, studies))
     from coterie.reproduce.page import choose_words, make_claim_cells, write_page
     from coterie.reproduce.rejudge import merge_kept_parts, rejudge
-    from coterie.reproduce.rejudge import reproduce as carry_out
+    from coterie.reproduce.rejudge import reproduce as run_reproduction
 
-    if from_ is not None and (seeds or rounds or out or part or with_ or memory):
-        raise UserError("--from runs nothing: leave out --seeds, --rounds, --out, --part, --with and --memory.")
+    if from_ is not None and (seeds or rounds or out or part or with_ or "memory" in given):
+        raise UserError("--from runs nothing: omit --seeds, --rounds, --out, --part, --with and --memory.")
     folder = out or resolve_inside(Path(), "reproduced", study.name)
     console.print(make_bold(study.title), f"\n{study.source_text}\n{study.asks}", sep="")
-    ways: dict[str, Any] = {"seeds": seeds, "rounds": rounds, "data_dir": data_dir, "anyway": anyway, "only": part or ()}
-    ways |= {"workers": workers, "ray": ray, "memory": memory}
+    ways = {"seeds": seeds, "rounds": rounds, "data_dir": data_dir, "anyway": anyway, "only": part or (), **given}
     outcome = (
         rejudge(study, from_, data_dir)
         if from_ is not None
-        else run_with_trust(lambda trusted: carry_out(study, out=folder, trust=trusted, callbacks=[ProgressBar(console)], **ways), trust)
+        else run_with_trust(
+            lambda trusted: run_reproduction(study, out=folder, trust=trusted, callbacks=[ProgressBar(console)], **ways), trust
+        )
     )
-    said = _make_command(name, seeds, rounds, part or [])
+    command = _make_command(name, seeds, rounds, part or [])
     if with_ is not None:
-        outcome = merge_kept_parts(outcome, with_, said, date.today().isoformat())
+        outcome = merge_kept_parts(outcome, with_, command, date.today().isoformat())
     words = choose_words(study)
     for title, results in ((words.says, outcome.result.claims), ("controls", outcome.result.controls)):
         if results:
@@ -76,11 +77,11 @@ def reproduce(
     for run in outcome.runs:
         for text in run.early:
             console.print(f"Ended early, and without scores: {run.part.name}, {text}.", style="yellow", highlight=False, markup=False)
-    told = list(dict.fromkeys(text for one in outcome.result.claims for text in one.unknown))
-    console.print(*(f"Not told by these runs: {text}." for text in told), sep="\n")
+    unknown = list(dict.fromkeys(text for one in outcome.result.claims for text in one.unknown))
+    console.print(*(f"Not answered by these runs: {text}." for text in unknown), sep="\n")
     console.print(make_bold(f"Verdict: {outcome.result.sentence}."))
     if page is not None:
-        console.print(f"Page in {write_page(outcome, page, said)}")
+        console.print(f"Page in {write_page(outcome, page, command)}")
     if as_json:
         rows = [one.as_json() for one in outcome.result.results]
         early = {run.part.name: run.early for run in outcome.runs if run.early}
@@ -89,7 +90,7 @@ def reproduce(
 
 
 def _make_command(name: str, seeds: str | None, rounds: int | None, parts: list[str]) -> str:
-    """The command, as the page tells it."""
+    """The command, as the page prints it."""
     words = ["coterie", "reproduce", name, *(["--seeds", seeds] if seeds else []), *(["--rounds", str(rounds)] if rounds else [])]
     return shlex.join([*words, *(word for part in parts for word in ("--part", part))])
 

@@ -1,11 +1,11 @@
-"""`coterie resume`: go on with what a folder holds, without saying again what it is."""
+"""`coterie resume`: complete what a folder holds, by its own settings."""
 
 import json
 import shlex
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,31 +13,26 @@ from coterie._util.errors import UserError
 from coterie._util.formatting import escape_controls
 from coterie.cli import options
 from coterie.cli.terminal import run_with_trust, stop_on_terminate
+from coterie.run.execution import Execution
 
 if TYPE_CHECKING:
     from coterie.cli.console import PlainConsole
     from coterie.run.result import Result
 
 
+@options.add_settings(Execution, only=("threads", "workers", "ray", "microbatch"))
 def resume(
-    folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run', 'compare' or 'reproduce' made.")],
+    folder: options.StudyFolder,
+    given: dict[str, Any],
     seeds: Annotated[str | None, typer.Option(help="More seeds: all that there should be in the end, 0-9 or 0,2,5.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="More rounds: as many as there should be in the end.")] = None,
     draws: Annotated[int | None, typer.Option(help="Of a comparison: more draws of the data, as many as there should be.")] = None,
     data_dir: options.DataDir = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores unless given.")] = None,
-    workers: options.Workers = None,
-    ray: options.Ray = None,
-    microbatch: Annotated[
-        int | None, typer.Option(min=1, help="Samples of a batch that go through a large model at a time; as before unless given.")
-    ] = None,
-    budget: Annotated[
-        float | None, typer.Option(help="Of a comparison: minutes after which to stop, with complete pairs of seeds.")
-    ] = None,
+    budget: Annotated[float | None, typer.Option(help="Of a comparison: stop after so many minutes, with complete pairs of seeds.")] = None,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Run a study, a comparison, or all studies below a folder to their end; what is complete is only shown.
+    """Complete a study, a comparison, or all studies below a folder; what is complete is only printed.
 
     With more seeds, rounds or draws than there are, they grow: nothing is run again.
     """
@@ -51,27 +46,23 @@ def resume(
 
     stop_on_terminate()
     console = PlainConsole(stderr=as_json)
-    watch, common = (
-        [ProgressBar(console)],
-        {"data_dir": data_dir, "threads": threads, "microbatch": microbatch, "workers": workers, "ray": ray},
-    )
     more = Extension(parse_seeds(seeds) if seeds is not None else None, rounds, draws)
+    common: dict[str, Any] = {"more": more, "callbacks": [ProgressBar(console)], "data_dir": data_dir, **given}
     if (folder / REQUEST).is_file():
-        again = partial(resume_comparison, folder, more=more, budget=budget, callbacks=watch, **common)  # type: ignore[arg-type]
-        comparison = run_with_trust(lambda trusted: again(trust=trusted), trust)
+        comparison = run_with_trust(lambda trusted: resume_comparison(folder, budget=budget, trust=trusted, **common), trust)
         print_comparison(comparison, console)
         _print_page_is_outdated(folder, console)
         if as_json:
             print(json.dumps({"folder": str(folder), **comparison.as_json()}))
         return _exit_if_nothing_finished(list_results(comparison))
     if budget is not None:
-        raise UserError(f"--budget is for comparisons, and {folder} holds none: leave it away, and stop with Ctrl-C.")
+        raise UserError(f"--budget is for comparisons, and {folder} holds none: omit it, and stop with Ctrl-C.")
     studies = find_studies(folder)
     if len(studies) > 1 and as_json:
         raise UserError(f"--json prints one study, and {folder} holds {len(studies)}: name one of them.")
     results = []
     for path in studies:
-        one = partial(resume_study, path, more=more, callbacks=watch, **common)  # type: ignore[arg-type]
+        one = partial(resume_study, path, **common)
         results.append(run_with_trust(lambda trusted, one=one: one(trust=trusted), trust))  # type: ignore[misc]
         _print_study(path, results[-1], console)
     _print_page_is_outdated(folder, console)
@@ -90,14 +81,14 @@ def _print_study(path: Path, result: "Result", console: "PlainConsole") -> None:
 
 
 def _print_page_is_outdated(folder: Path, console: "PlainConsole") -> None:
-    """A page that was drawn before the last segment was written does not show it."""
+    """Warn of a page that is older than the last segment."""
     page = folder / "report.html"
     if page.is_file() and any(segments.stat().st_mtime > page.stat().st_mtime for segments in folder.rglob("segments")):
         console.print(f"{page} is older than these results: draw it again with coterie report {shlex.quote(str(folder))}", soft_wrap=True)
 
 
 def _exit_if_nothing_finished(results: "list[Result]") -> None:
-    """Exit code 1 where nothing came to anything."""
+    """Exit with code 1 if no run reached its end."""
     from coterie.run.result import describe_failures, has_no_finished_run
 
     if results and all(map(has_no_finished_run, results)):

@@ -9,7 +9,7 @@ from coterie.cli.terminal import stop_on_terminate
 
 
 def serve(folder: Annotated[Path, typer.Argument(help="The folder that 'coterie federation init' made.", metavar="DIR")]) -> None:
-    """Listen for sites and carry out what 'coterie launch' orders, until Ctrl-C. Runs that were cut short go on by themselves."""
+    """Listen for sites and run what 'coterie launch' orders, until Ctrl-C. Interrupted runs resume by themselves."""
     from coterie.deploy.certificates import check_server_certificate, keep_only_authority
     from coterie.deploy.files import keep_private
     from coterie.deploy.flare.processes import check_server_running, run_server
@@ -28,4 +28,4 @@ def serve(folder: Annotated[Path, typer.Argument(help="The folder that 'coterie 
             supervise(federation, lambda: process.poll() is not None, lambda line: print(line, flush=True))
             check_server_running(federation, process)
     except KeyboardInterrupt:
-        print("The server has stopped. Runs that had not ended go on when it is started again.", flush=True)
+        print("The server has stopped. Runs that had not ended resume when it starts again.", flush=True)

@@ -1,4 +1,4 @@
-"""`coterie show`: what a study found, from its folder."""
+"""`coterie show`: the results of a study, from its folder."""
 
 import json
 from pathlib import Path
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def show(
-    folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run', 'compare' or 'reproduce' made.")],
-    groups: Annotated[bool, typer.Option("--groups", help="Also who is in which group after the last round.")] = False,
+    folder: options.StudyFolder,
+    groups: Annotated[bool, typer.Option("--groups", help="Also the group of each client after the last round.")] = False,
     out: Annotated[Path | None, typer.Option(help="With --groups: write client, group and round of every lane to this CSV file.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -39,21 +39,21 @@ def show(
         comparison = open_comparison(folder)
         print_comparison(comparison, console)
         results = [Result(findings.records.evidence) for findings in comparison.federations] if groups or out is not None else []
-        told = {"folder": str(folder), **comparison.as_json()}
+        tree = {"folder": str(folder), **comparison.as_json()}
     else:
         results = [Result(Evidence.open(path)) for path in studies]
         trees = [result.as_json(str(path)) for path, result in zip(studies, results, strict=True)]
-        told = trees[0] if studies == [folder] else {"folder": str(folder), "studies": trees}
+        tree = trees[0] if studies == [folder] else {"folder": str(folder), "studies": trees}
     for result in results:
         _print_study(result, console, table=not compared, place=len(studies) > 1)
         if groups or out is not None:
             _print_groups(result, console, out)
     if as_json:
-        print(json.dumps(told))
+        print(json.dumps(tree))
 
 
 def _print_study(result: "Result", console: "PlainConsole", *, table: bool, place: bool) -> None:
-    """What a study is, and its table where that is wanted."""
+    """Print the name of a study, and its table if `table`."""
     from coterie.cli.console import make_bold
     from coterie.cli.tables import print_result
 
@@ -65,7 +65,7 @@ def _print_study(result: "Result", console: "PlainConsole", *, table: bool, plac
 
 
 def _print_groups(result: "Result", console: "PlainConsole", out: Path | None) -> None:
-    """Who is in which group after the last round, by method and seed, groups by their numbers and clients by their names."""
+    """Print the group of each client after the last round, by method and seed."""
     from coterie.cli.console import make_bold
 
     frame = result.groups

@@ -3,49 +3,34 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.table import Table
 
 from coterie.analysis.caveats import collect_remarks
 from coterie.analysis.comparison import Comparison
 from coterie.analysis.findings import Finding, Findings
-from coterie.analysis.metrics import SCORES, Measure
+from coterie.analysis.metrics import SCORES, Metric
 from coterie.analysis.scores import DECILE_TITLES, TAIL_ROUNDS
 from coterie.analysis.verdict import TEST_NAMES, recommend
 from coterie.cli.console import PlainConsole, make_bold
+from coterie.cli.terminal import make_method_table
 from coterie.run.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-PRINTED_SCORES = {name: told for name, told in SCORES.items() if told.printed}
-
-
+    from rich.table import Table
+PRINTED_SCORES = {name: score for name, score in SCORES.items() if score.printed}
 PERCENT_COLUMNS: dict[str, str] = {
     "final": "final",
     "±": "±",
-    **{name: told.title for name, told in PRINTED_SCORES.items() if told.percent},
+    **{name: score.title for name, score in PRINTED_SCORES.items() if score.percent},
 }
-
-
-OTHER_SCORES: dict[str, str] = {name: told.title for name, told in PRINTED_SCORES.items() if not told.percent}
-
-
+OTHER_SCORES: dict[str, str] = {name: score.title for name, score in PRINTED_SCORES.items() if not score.percent}
 PLAIN_COLUMNS = OTHER_SCORES | {"seeds": "seeds", "MB/round": "MB/round"}
-
-
 QUANTILE_TITLES = [DECILE_TITLES[i] for i in (0, 1, 3, 5, 7, 9, 10)]  # as many quantiles as a terminal has room for
-
-
 RESULT_CAPTION = (
     "{} on every client's own test part, with the model it is served: after the last round (± over seeds), {}, and of the "
     "worst-served client."
 )
-
-
-DIVERGED = " !"  # beside a score of models that training ruined
-
-
+DIVERGED = " !"  # beside a score of models whose training diverged
 UNSEEN_CAPTION = "Unseen: after the last round, of the clients that took no part; they are in no other column."
 
 
@@ -53,8 +38,8 @@ def print_result(result: Result, console: PlainConsole) -> None:
     """The methods side by side, and every lane that did not reach the end."""
     console.print(make_result_table(result))
     if result.spread is not None:
-        console.print(make_quantile_table(result.spread, result.measure))
-    for sentence in dict.fromkeys(result.told):
+        console.print(make_quantile_table(result.spread, result.metric))
+    for sentence in dict.fromkeys(result.remarks):
         console.print(sentence, style="yellow", highlight=False, markup=False)
     if silent := find_clients_without_scores(result):
         console.print(f"{len(silent)} clients share no scores, by their sites' policies: {', '.join(silent)}.", style="yellow")
@@ -65,38 +50,29 @@ def print_result(result: Result, console: PlainConsole) -> None:
         console.print(f"{key.method}, seed {key.seed}{where}: {end}", style="yellow")
 
 
-def make_result_table(result: Result) -> Table:
+def make_result_table(result: Result) -> "Table":
     """The methods of a study side by side."""
     frame = result.table()
     short = result.evidence.settings.plan.rounds <= TAIL_ROUNDS  # then the last ten are all of them
     frame = frame[[name for name in [*PERCENT_COLUMNS, *PLAIN_COLUMNS] if name in frame and not (short and name == "last10")]]
-    measure = result.measure
+    measure = result.metric
     means = "mean of all rounds" if short else f"mean of the last {TAIL_ROUNDS} rounds and of all rounds"
-    caption = RESULT_CAPTION.format(f"{measure.title} in %" if measure.share else measure.times_100, means)
-    told = f"{caption} {UNSEEN_CAPTION}" if "unseen" in frame else caption
-    told += f" {DIVERGED.strip()}: training diverged." if result.diverged else ""
-    table = Table(header_style="bold", box=None, pad_edge=False, caption=told, caption_justify="left")
-    table.add_column("method", overflow="fold", min_width=12)
-    for name in frame.columns:
-        table.add_column((PERCENT_COLUMNS | PLAIN_COLUMNS)[name], justify="right", no_wrap=True)
-    best = frame["final"].idxmax() if frame["final"].notna().any() else None
+    caption = RESULT_CAPTION.format(f"{measure.title} in %" if measure.is_share else measure.times_100, means)
+    caption += f" {UNSEEN_CAPTION}" if "unseen" in frame else ""
+    caption += f" {DIVERGED.strip()}: training diverged." if result.diverged else ""
+    best = str(frame["final"].idxmax()) if frame["final"].notna().any() and len(frame) > 1 else None
+    rows = []
     for method, row in frame.iterrows():
         mark = DIVERGED if method in result.diverged else ""
-        cells = [_format_cell(name, value) + (mark if name == "final" else "") for name, value in row.items()]
-        table.add_row(str(method), *cells, style="bold" if method == best and len(frame) > 1 else None)
-    return table
+        rows.append((str(method), *(_format_cell(name, value) + (mark if name == "final" else "") for name, value in row.items())))
+    return make_method_table([(PERCENT_COLUMNS | PLAIN_COLUMNS)[name] for name in frame.columns], rows, best, caption=caption)
 
 
-def make_quantile_table(quantiles: "pd.DataFrame", measure: Measure) -> Table:
+def make_quantile_table(quantiles: "pd.DataFrame", measure: Metric) -> "Table":
     """Quantiles of all clients' scores, of studies that keep rows of a sample."""
-    told = f"{measure.times_100} of clients' own test parts after the last round, over everybody: so many are at or below."
-    table = Table(header_style="bold", box=None, pad_edge=False, caption=told, caption_justify="left")
-    table.add_column("method", overflow="fold", min_width=12)
-    for title in QUANTILE_TITLES:
-        table.add_column(title, justify="right", no_wrap=True)
-    for method, row in quantiles.iterrows():
-        table.add_row(str(method), *(_format_cell("final", row[title]) for title in QUANTILE_TITLES))
-    return table
+    caption = f"{measure.times_100} of clients' own test parts after the last round, over all clients: so many are at or below."
+    rows = [(str(method), *(_format_cell("final", row[title]) for title in QUANTILE_TITLES)) for method, row in quantiles.iterrows()]
+    return make_method_table(QUANTILE_TITLES, rows, caption=caption)
 
 
 def _format_cell(name: object, value: float) -> str:
@@ -108,7 +84,7 @@ def _format_cell(name: object, value: float) -> str:
 
 
 def find_clients_without_scores(result: Result) -> list[str]:
-    """The clients whose sites deny evaluations in the last round: they train with the others, and nobody sees how they fare."""
+    """The clients whose sites deny evaluations in the last round: they train with the others, without a score."""
     evidence = result.evidence
     absences = evidence.frame("absences")
     denied = absences[(absences["why"] == "DENIED") & (absences["ask"] == "Evaluate") & (absences["round"] == result.last)]
@@ -122,17 +98,15 @@ COMPARISON_CAPTION = (
     "correction; lower: "
     "clients that score lower than under the baseline, and how many clearly do."
 )
-
-
-GRID_EDGE = " ^"  # beside a score at a learning rate beyond which nothing was tried
+GRID_EDGE = " ^"  # beside a score at a learning rate at the edge of those evaluated
 
 
 def print_comparison(comparison: Comparison, console: PlainConsole) -> None:
     """The verdicts and a table for each federation."""
-    said = comparison.verdicts()
+    verdicts = comparison.verdicts()
     for findings in comparison.federations:
         console.print("\n", make_bold(findings.data), f", {findings.repetitions}, to round {findings.scope.last}", sep="")
-        for sentence in said[findings.data]:
+        for sentence in verdicts[findings.data]:
             console.print(f"- {sentence}")
         console.print(_make_comparison_table(findings, comparison.at_edge(findings)))
         if (chosen := recommend(findings)) is not None:
@@ -145,43 +119,37 @@ def print_comparison(comparison: Comparison, console: PlainConsole) -> None:
         order = sorted(zip(ranks.ranks, ranks.methods, strict=True))
         listed = ", ".join(f"{method} {rank:.2f}" for rank, method in order)
         console.print(f"\nMean ranks over {ranks.federations} federations: {listed}.")
-        console.print(f"Friedman's p = {ranks.p:.3g}; ranks less than {ranks.difference:.2f} apart cannot be told apart.")
+        console.print(f"Friedman's p = {ranks.p:.3g}; ranks less than {ranks.difference:.2f} apart do not differ significantly.")
     for fault in comparison.faults:
         console.print(fault, style="yellow")
 
 
-def _make_comparison_table(findings: Findings, at_edge: frozenset[str]) -> Table:
-    measure = findings.measure
-    caption = measure.title if measure.share else measure.times_100
-    told = COMPARISON_CAPTION.format(caption, f"{findings.repetitions.unit}s", TEST_NAMES[findings.test])
-    told += f" {DIVERGED.strip()}: training diverged." if any(own.divergence is not None for own in findings.methods.values()) else ""
-    told += f" {GRID_EDGE.strip()}: at the lowest or highest learning rate that was tried." if at_edge else ""
-    table = Table(header_style="bold", box=None, pad_edge=False, caption=told, caption_justify="left")
-    table.add_column("method", overflow="fold", min_width=12)
-    for name in (findings.score, "gain", "95 % interval", "p", "lower", "clearly"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for finding in findings.methods.values():
-        table.add_row(*_format_cells(findings, finding, GRID_EDGE if finding.label in at_edge else ""))
-    return table
+def _make_comparison_table(findings: Findings, at_edge: frozenset[str]) -> "Table":
+    measure = findings.metric
+    caption = measure.title if measure.is_share else measure.times_100
+    caption = COMPARISON_CAPTION.format(caption, f"{findings.repetitions.unit}s", TEST_NAMES[findings.test])
+    caption += f" {DIVERGED.strip()}: training diverged." if any(own.divergence is not None for own in findings.methods.values()) else ""
+    caption += f" {GRID_EDGE.strip()}: at the lowest or highest learning rate that was evaluated." if at_edge else ""
+    rows = [_format_cells(findings, finding, GRID_EDGE if finding.label in at_edge else "") for finding in findings.methods.values()]
+    return make_method_table((findings.score, "gain", "95 % interval", "p", "lower", "clearly"), rows, caption=caption)
 
 
-def _make_unseen_table(findings: Findings) -> Table:
-    """How those fare who took no part."""
-    count = len(findings.records.ids)
-    table = Table(title=f"\nClients that took no part ({count})", title_justify="left", header_style="bold", box=None, pad_edge=False)
-    table.add_column("method", overflow="fold", min_width=12)
-    for name in (findings.score, "95 % interval", "gain", "95 % interval"):
-        table.add_column(name, justify="right", no_wrap=True)
+def _make_unseen_table(findings: Findings) -> "Table":
+    """The scores of clients that took no part."""
+    rows = []
     for finding in findings.methods.values():
         own, gain, base = finding.scores[findings.score], finding.gap, finding.role == "baseline"
-        table.add_row(
-            finding.label,
-            _format_number(100 * own.mean, ".1f"),
-            f"{100 * own.low:.1f} to {100 * own.high:.1f}" if own.low == own.low else "",  # of one run there is none
-            "" if base else _format_number(100 * gain.mean, "+z.1f"),
-            "" if base or not gain.testable else f"{100 * gain.low:+z.1f} to {100 * gain.high:+z.1f}",
+        rows.append(
+            (
+                finding.label,
+                _format_number(100 * own.mean, ".1f"),
+                f"{100 * own.low:.1f} to {100 * own.high:.1f}" if own.low == own.low else "",  # of one run there is none
+                "" if base else _format_number(100 * gain.mean, "+z.1f"),
+                "" if base or not gain.testable else f"{100 * gain.low:+z.1f} to {100 * gain.high:+z.1f}",
+            )
         )
-    return table
+    title = f"\nClients that took no part ({len(findings.records.ids)})"
+    return make_method_table((findings.score, "95 % interval", "gain", "95 % interval"), rows, title=title)
 
 
 def _format_cells(findings: Findings, finding: Finding, mark: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What commands share at the terminal: interruption, notices, confirmation before code from a file runs, plain tables.
+"""What commands share at the terminal: interruption, notices, confirmation before code from a file runs, tables.
 
 Rich is imported inside functions only, because it is slow to import.
 """
@@ -17,26 +17,29 @@ import typer
 from typer.core import TyperGroup
 
 from coterie._util.errors import Notice
-from coterie.cli.exit_errors import StoppedError
+from coterie.cli import StoppedError
 from coterie.core.specs import UntrustedCodeError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+T = TypeVar("T")
+TABLE_STYLE: dict[str, Any] = {"header_style": "bold", "box": None, "pad_edge": False}
+
 
 @contextmanager
 def print_notices() -> Iterator[None]:
-    """Within it a notice is a line of its own; other warnings are shown as they were."""
+    """Print a notice as a line of its own; other warnings as before."""
     with warnings.catch_warnings():
-        shown = warnings.showwarning
+        print_other = warnings.showwarning
 
         def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, Notice):
-                from coterie.cli.console import PlainConsole  # only now, as it is slow to import
+                from coterie.cli.console import PlainConsole  # slow to import
 
                 PlainConsole(stderr=True).print(f"Note: {message}", soft_wrap=True)
             else:
-                shown(message, category, *where, **more)
+                print_other(message, category, *where, **more)
 
         warnings.showwarning = show
         warnings.simplefilter("always", Notice)
@@ -45,11 +48,15 @@ def print_notices() -> Iterator[None]:
 
 def stop_on_terminate() -> None:
     """Let SIGTERM end a run as Ctrl-C does: cleanly, with what was written kept."""
-    signal.signal(signal.SIGTERM, _raise_interrupt)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
 
 
 class InterruptibleGroup(TyperGroup):
-    """Commands whose interruption and notices are told. Typer alone would turn an interruption into an exit without a word."""
+    """Commands that report their interruption and notices. Typer alone would exit without a message."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -61,19 +68,19 @@ class InterruptibleGroup(TyperGroup):
 
 
 def _describe_interruption(command: Any) -> str:
-    """What is left of a command that was stopped: what can go on says how."""
+    """How to resume a command that was stopped, if it can be resumed."""
     if command is not None and any(option.name == "resume" for option in command.params):
         if (out := _find_out_option(sys.argv[1:])) is not None and not Path(out).exists():
             return "Stopped before anything was written: run the same command again."
         again = "--resume." if command.name == "launch" else _make_resume_command(sys.argv[1:])
-        return f"Stopped. What was written is safe; go on with {again}"
+        return f"Stopped. What was written is safe; resume with {again}"
     if command is not None and command.name in ("reproduce", "resume"):
-        return "Stopped. What was written is safe; the same command goes on."
+        return "Stopped. What was written is safe; the same command resumes it."
     return "Stopped."
 
 
 def _find_out_option(words: list[str]) -> str | None:
-    """What --out names on the command line."""
+    """The folder that --out names on the command line."""
     for word, following in zip(words, [*words[1:], None], strict=True):
         if word == "--out":
             return following
@@ -83,21 +90,14 @@ def _find_out_option(words: list[str]) -> str | None:
 
 
 def _make_resume_command(words: list[str]) -> str:
-    """The command that goes on. Where no folder was named on the command line, one may stand in the study file, or nothing was written."""
+    """The command that resumes. Without --out, the folder may be in the study file, or nothing was written."""
     if _find_out_option(words) is None:
-        return "--resume, if a folder was named with --out (or in the study file); without one nothing is kept."
+        return "--resume, if a folder was named with --out (or in the study file); otherwise nothing is kept."
     return f"coterie {shlex.join([*(word for word in words if word != '--resume'), '--resume'])}"
 
 
-def _raise_interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
-T = TypeVar("T")
-
-
 def run_with_trust(act: Callable[[bool], T], trust: bool) -> T:
-    """Do what may need code that a file names. `act` refuses before it does anything, so it can be done again once somebody has agreed."""
+    """Call `act`, which may need code that a file names, and again with trust if the user agrees: it refuses before it does anything."""
     try:
         return act(trust)
     except UntrustedCodeError as error:
@@ -111,11 +111,22 @@ def run_with_trust(act: Callable[[bool], T], trust: bool) -> T:
 
 def make_listing(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
     """Rows below headings."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table(header_style="bold", box=None, pad_edge=False)
-    for name in columns:
-        table.add_column(name, overflow="fold")
+    table = Table(*(Column(name, overflow="fold") for name in columns), **TABLE_STYLE)
     for row in rows:
         table.add_row(*row)
+    return table
+
+
+def make_method_table(columns: Iterable[str], rows: Iterable[Sequence[str]], bold: str | None = None, **ways: Any) -> "Table":
+    """A row for each method: its name, then numbers. The row of the method `bold` is printed so."""
+    from rich.table import Column, Table
+
+    numbers = (Column(name, justify="right", no_wrap=True) for name in columns)
+    table = Table(
+        Column("method", overflow="fold", min_width=12), *numbers, caption_justify="left", title_justify="left", **TABLE_STYLE, **ways
+    )
+    for row in rows:
+        table.add_row(*row, style="bold" if row[0] == bold else None)
     return table

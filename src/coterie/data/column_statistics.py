@@ -11,7 +11,7 @@ from coterie.core.arrays import Array, Doubles, Floats, Ints
 
 @dataclass(frozen=True)
 class ColumnSums:
-    """What a client tells of its training rows, a number a feature."""
+    """What a client reports of its training rows, a number a feature."""
 
     counts: Doubles
     totals: Doubles
@@ -22,7 +22,7 @@ class ColumnSums:
         return cls(known.sum(0).astype(np.float64), np.where(known, rows, 0.0).sum(0))
 
     def mean(self) -> Doubles:
-        """The mean of each feature; 0 of one that nobody knows."""
+        """The mean of each feature; 0 of one that no client knows."""
         return np.asarray(np.divide(self.totals, self.counts, out=np.zeros_like(self.totals), where=self.counts > 0))
 
 
@@ -33,13 +33,13 @@ def add_sums(sums: Iterable[ColumnSums]) -> ColumnSums:
 
 
 def sum_squares(rows: Doubles, mean: Doubles) -> Doubles:
-    """What a client tells next: the squares of its rows about the mean, summed."""
+    """What a client reports next: the squares of its rows about the mean, summed."""
     away = np.where(np.isnan(rows), 0.0, rows - mean)
     return np.asarray((away**2).sum(0))
 
 
 def compute_deviation(total_squares: Doubles, counts: Doubles) -> Doubles:
-    """The deviation of each feature, 0 of one that is constant or that nobody knows."""
+    """The deviation of each feature, 0 of one that is constant or that no client knows."""
     spread = np.sqrt(np.divide(total_squares, counts, out=np.zeros_like(total_squares), where=counts > 0))
     return np.asarray(spread)
 
@@ -51,7 +51,7 @@ FEW = 100  # different numbers up to which a column is one of codes, whose most 
 
 
 def count_up_to(rows: Floats, thresholds: Floats) -> Ints:
-    """What a client tells in a step: (quantiles, features), how many of its values are at most each threshold; a gap never is."""
+    """What a client reports in a step: (quantiles, features), how many of its values are at most each threshold; a gap never is."""
     return np.stack([np.count_nonzero(rows <= each, axis=0) for each in thresholds])
 
 
@@ -78,12 +78,12 @@ def find_most_frequent(rows: Sequence[Doubles], blocks: Sequence[tuple[int, int]
             counts = np.sum([own[:, first:end].sum(axis=0) for own in rows], axis=0)
             made[first:end] = np.arange(end - first) == counts.argmax()
             continue
-        told = [np.unique(own[~np.isnan(own[:, first]), first], return_counts=True) for own in rows]
-        if any(len(values) > FEW for values, _ in told):
+        stored = [np.unique(own[~np.isnan(own[:, first]), first], return_counts=True) for own in rows]
+        if any(len(values) > FEW for values, _ in stored):
             continue
-        values, places = np.unique(np.concatenate([values for values, _ in told]), return_inverse=True)
+        values, places = np.unique(np.concatenate([values for values, _ in stored]), return_inverse=True)
         if 0 < len(values) <= FEW:
-            made[first] = values[np.bincount(places, np.concatenate([counts for _, counts in told])).argmax()]
+            made[first] = values[np.bincount(places, np.concatenate([counts for _, counts in stored])).argmax()]
     return made
 
 
@@ -114,12 +114,13 @@ class Scaling:
         return cls(rows.mean(axis=0), np.where(constant, 0.0, rows.std(axis=0)))
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> "Scaling":
-        """The inverse of `to_dict`."""
-        mean, deviation, fill = (np.array(told[name], dtype=np.float64) if name in told else None for name in ("mean", "deviation", "fill"))
+    def from_dict(cls, stored: Mapping[str, Any]) -> "Scaling":
+        mean, deviation, fill = (
+            np.array(stored[name], dtype=np.float64) if name in stored else None for name in ("mean", "deviation", "fill")
+        )
         if mean is None or deviation is None:
             raise ValueError("a scaling without a mean or a deviation")
-        bound = told.get("bound")
+        bound = stored.get("bound")
         return cls(mean, deviation, fill, None if bound is None else float(bound))
 
     def to_dict(self) -> dict[str, Any]:
@@ -132,12 +133,12 @@ class Scaling:
         """(n, features) rows with what stands for a gap in the place of each."""
         return np.where(np.isnan(rows), self.mean if self.fill is None else self.fill, rows)
 
-    def select(self, places: Ints, width: int) -> "Scaling":
-        """The scaling of `width` features, of which those at `places` are these; the others stay as they are."""
+    def select(self, kept: Sequence[int], places: Ints, width: int) -> "Scaling":
+        """The scaling of `width` features, of which those at `places` are the features `kept` of this one; the others stay as they are."""
 
         def put(values: Doubles, rest: float) -> Doubles:
             made = np.full(width, rest)
-            made[places] = values
+            made[places] = values[list(kept)]
             return made
 
         fill = None if self.fill is None else put(self.fill, 0.0)

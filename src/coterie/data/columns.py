@@ -34,7 +34,7 @@ class TableColumn:
         return (self.name,) if self.words is None else tuple(f"{self.name}={word}" for word in self.words)
 
     def encode(self, cells: Sequence[Any] | Array, where: str, rows: FileRows | None = None) -> Doubles:
-        """(n, features) with nan at gaps of numbers. A gap among words has none set; nor has a word new since training, which is told."""
+        """(n, features) with nan at gaps of numbers. A gap among words has none set; nor has a word new since training, with a notice."""
         if self.words is None and isinstance(cells, np.ndarray):  # numbers already
             return self._numbers(cells, where, rows)
         gaps = [_is_missing(cell) for cell in cells]
@@ -84,25 +84,25 @@ class Columns:
         known = {column.name: column for column in stated}
         made = []
         for name in frame:
-            said = known.get(str(name), StatedColumn(str(name)))
-            if said.words is not None:
-                said.check(frame[name].tolist(), where, rows)
-                made.append(TableColumn(str(name), said.words))
+            own = known.get(str(name), StatedColumn(str(name)))
+            if own.words is not None:
+                own.check(frame[name].tolist(), where, rows)
+                made.append(TableColumn(str(name), own.words))
                 continue
-            if said.kind == "number" or (said.kind is None and is_numeric_dtype(frame[name])):
+            if own.kind == "number" or (own.kind is None and is_numeric_dtype(frame[name])):
                 made.append(TableColumn(str(name)))
                 continue
-            if said.kind is None:
+            if own.kind is None:
                 _check_stray_words(frame[name].tolist(), str(name), where, rows)
-            if not onehot and said.kind is None:
+            if not onehot and own.kind is None:
                 raise UserError(
-                    f"{where}: column {str(name)!r} does not hold numbers: say categories=onehot, drop it with drop=, or name it as text=."
+                    f"{where}: column {str(name)!r} does not hold numbers: set categories=onehot, drop it with drop=, or name it as text=."
                 )
             words = sorted({_format_cell(cell) for cell in frame[name].dropna()} - {""})
             if len(words) > FEW_NAMES and len(words) > NAMES * len(frame):
                 raise UserError(
                     f"{where}: column {str(name)!r} holds {len(words):,} different words in {len(frame):,} rows, as names do: indicators "
-                    "of them would say who is who; drop it with drop=, or name it as text=."
+                    "of them would identify rows; drop it with drop=, or name it as text=."
                 )
             if len(words) > MAX_CATEGORIES:
                 raise UserError(
@@ -144,20 +144,18 @@ class Columns:
         return np.hstack([np.zeros((len(frame), 0)), *(column.encode(cells(column), where, rows) for column in self.columns)])
 
     def to_list(self) -> list[dict[str, Any]]:
-        """As plain values."""
         return [{"name": column.name, "words": None if column.words is None else list(column.words)} for column in self.columns]
 
     @classmethod
-    def from_list(cls, told: Sequence[Mapping[str, Any]]) -> "Columns":
-        """The inverse of `to_list`."""
+    def from_list(cls, stored: Sequence[Mapping[str, Any]]) -> "Columns":
         return cls(
-            tuple(TableColumn(str(each["name"]), None if each["words"] is None else tuple(map(str, each["words"]))) for each in told)
+            tuple(TableColumn(str(each["name"]), None if each["words"] is None else tuple(map(str, each["words"]))) for each in stored)
         )
 
 
 @dataclass(frozen=True)
 class StatedColumn:
-    """What a user says of a column: its name, what it holds, and of a category which words there are, here or elsewhere."""
+    """What a user states of a column: its name, what it holds, and of a category which words there are, here or elsewhere."""
 
     name: str
     kind: str | None = None  # number or category; default: what is found
@@ -173,15 +171,15 @@ class StatedColumn:
             where: The table, for the error.
         """
         pairs = given.items() if isinstance(given, Mapping) else [(each, None) for each in ([given] if isinstance(given, str) else given)]
-        made = tuple(cls._read(str(name), said, known, where) for name, said in pairs)
+        made = tuple(cls._read(str(name), stated, known, where) for name, stated in pairs)
         if twice := [column.name for place, column in enumerate(made) if column.name in {other.name for other in made[:place]}]:
             raise UserError(f"{where}: columns= names {twice[0]!r} twice.")
         return made
 
     @classmethod
-    def _read(cls, text: str, said: Any, known: Sequence[str], where: str) -> "StatedColumn":
-        name, kind, words = text, said if isinstance(said, str) else None, None if said is None or isinstance(said, str) else said
-        if text not in known and said is None:  # a column may be called a:b itself
+    def _read(cls, text: str, stated: Any, known: Sequence[str], where: str) -> "StatedColumn":
+        name, kind, words = text, stated if isinstance(stated, str) else None, None if stated is None or isinstance(stated, str) else stated
+        if text not in known and stated is None:  # a column may be called a:b itself
             before, mark, after = text.partition("=")
             if mark:
                 name, words = before.strip(), after.split("|")
@@ -190,7 +188,7 @@ class StatedColumn:
         if name not in known:
             raise UserError(f"{where} lacks the column {name!r} of columns=: {suggest_names(name, known)}")
         if kind not in (None, "number", "category"):
-            raise UserError(f"{where}: columns= says that {name!r} is {kind!r}: {suggest_names(kind, ('number', 'category'))}")
+            raise UserError(f"{where}: columns= declares {name!r} as {kind!r}: {suggest_names(kind, ('number', 'category'))}")
         if words is None:
             return cls(name, kind)
         found = tuple(dict.fromkeys(_format_cell(word) for word in words))
@@ -239,10 +237,10 @@ def _check_stray_words(cells: Sequence[Any], name: str, where: str, rows: FileRo
     if stray and len(stray) <= (MARKED if alike else STRAY) * len(found):
         row, word = stray[0]
         more = f" ({len(stray) - 1} more)" if len(stray) > 1 else ""
-        remedy = f"say missing={word!r} if it marks a gap" if alike else "fix it"
+        remedy = f"set missing={word!r} if it marks a gap" if alike else "fix it"
         raise UserError(
-            f"{where} has {word!r}, which is no number, in {locate_row(row, rows)}{more} of column {name!r}, whose other cells are: {remedy}, "
-            "leave the row out, or drop the column with drop=."
+            f"{where} has {word!r}, which is no number, in {locate_row(row, rows)}{more} of column {name!r}, whose other cells are: "
+            f"{remedy}, leave the row out, or drop the column with drop=."
         )
 
 

@@ -11,8 +11,7 @@ from coterie._util.json_io import to_json_line
 from coterie._util.threads import count_cores, map_in_order
 from coterie.core.arrays import Array, Ints
 from coterie.core.specs import parse_path
-from coterie.core.tasks import Task
-from coterie.data.federation import Federation, Parts
+from coterie.data.federation import Federation
 
 HASH_BLOCK = 1 << 24  # bytes that a thread hashes at a time
 ROW_BLOCK = 1 << 26  # bytes of rows that are hashed together
@@ -22,11 +21,13 @@ MAX_HASHED = 1 << 31  # bytes of one array that are read: of a larger one, evenl
 def hash_contents(federation: Federation) -> dict[str, str]:
     """By part of a federation, the hash of what it holds, whatever it is called and wherever it came from."""
     parts = [federation.train, federation.test, *([federation.validation] if federation.validation is not None else [])]
+    task = federation.task
+    targets = [] if task.counts_classes else [task.name, repr(task.mean), repr(task.deviation)]
     found = {
         "features": hash_array(federation.x),
-        "labels": _join_words([hash_array(federation.y), *federation.classes, *_describe_task(federation.task)]),
+        "labels": _join_words([hash_array(federation.y), *federation.classes, *targets]),
         "clients": _join_words(federation.ids),
-        "parts": _join_words([_hash_parts(part) for part in parts]),
+        "parts": _join_words([hash_array(part.offsets) + hash_array(part.indices) for part in parts]),
     }
     if federation.central is not None:
         found["server's test set"] = _join_words(map(hash_array, federation.central))
@@ -41,8 +42,8 @@ def hash_contents(federation: Federation) -> dict[str, str]:
     if federation.unseen:
         found["clients that take no part"] = str(federation.unseen)
     if federation.later:
-        told = [str(value) for begin, world in federation.later for value in (begin, *hash_contents(world).values())]
-        found["later rounds"] = _join_words(told)
+        stored = [str(value) for begin, world in federation.later for value in (begin, *hash_contents(world).values())]
+        found["later rounds"] = _join_words(stored)
     return found
 
 
@@ -72,15 +73,6 @@ def hash_rows(x: Array, y: Array, rows: Ints) -> Ints:
     return made ^ (labels.view(np.int64) * np.int64(0x9E3779B97F4A7C1))
 
 
-def _describe_task(task: Task) -> list[str]:
-    """Nothing of a classification, whose hashes are as they have always been."""
-    return [] if task.counts_classes else [task.name, repr(task.mean), repr(task.deviation)]
-
-
-def _hash_parts(parts: Parts) -> str:
-    return hash_array(parts.offsets) + hash_array(parts.indices)
-
-
 def _join_words(words: "Sequence[str] | map[str]") -> str:
     total = sha256()
     for word in words:
@@ -88,9 +80,9 @@ def _join_words(words: "Sequence[str] | map[str]") -> str:
     return total.hexdigest()
 
 
-# everything: new samples; partition: the samples are dealt out among clients anew; split: every client's samples into its parts
+# everything: new samples; partition: the samples are divided among clients again; split: every client's samples into its parts
 Redrawn = Literal["everything", "partition", "split"]
-FIXED_STEPS = ("natural", "arrivals")  # steps of a spec after which a client holds what its name says
+FIXED_STEPS = ("natural", "arrivals")  # steps of a spec after which a client holds what its name implies
 
 
 def get_redrawn(spec: str) -> Redrawn:

@@ -32,7 +32,7 @@ Finish = Callable[[Table], Table]  # makes the features: the table that comes ou
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """What is known of a data set: where its files lie, how many samples they hold, whose they are and how they are read."""
+    """What is known of a data set: where its files lie, how many samples and which clients they hold, and how they are read."""
 
     name: str
     title: str
@@ -41,11 +41,11 @@ class DataSet:
     clients: int | None = None
     licence: str
     citation: str
-    source: str  # where a user gets it who cannot use the hub
+    source: str  # where to get it without the hub
     read: Callable[[Path], Table]  # from the data folder
     hub: Hub | None = None
     package: Package | None = None  # of PyPI or Debian, which is its one file
-    version: int = 1  # of the reader: another one decodes anew
+    version: int = 1  # of the reader: another one decodes again
 
     def samples(self, finish: Finish, data_dir: Path | None = None, **settings: Any) -> Samples:
         """The samples with the features that `finish` makes under these settings, from the cache if they were decoded before."""
@@ -55,9 +55,9 @@ class DataSet:
 
     @property
     def provenance(self) -> dict[str, str]:
-        """Where it is from, under which licence, and whom to cite."""
-        told = {"source": f"{self.title}: {self.source}", "licence": self.licence, "citation": self.citation}
-        return told if self.package is None else {**told, "package": self.package.provenance}
+        """Where it is from, under which licence, and what to cite."""
+        stored = {"source": f"{self.title}: {self.source}", "licence": self.licence, "citation": self.citation}
+        return stored if self.package is None else {**stored, "package": self.package.provenance}
 
     def table(self, data_dir: Path | None = None) -> Table:
         """The rows as the files have them, checked."""
@@ -80,8 +80,8 @@ class DataSet:
         missing = [file for file in self.files if not (places[0] / file).is_file()]
         fetch = f"run 'coterie data get {self.name}', or " if self.can_fetch else ""
         raise UserError(
-            f"{self.title} is missing: {fetch}put {', '.join(missing)} ({self.source}) into {' or '.join(map(str, places))}, or say with "
-            "--data-dir or COTERIE_DATA which folder they are in."
+            f"{self.title} is missing: {fetch}put {', '.join(missing)} ({self.source}) into {' or '.join(map(str, places))}, or name "
+            "their folder with --data-dir or COTERIE_DATA."
         )
 
     @property
@@ -123,13 +123,13 @@ class DataSet:
             )
 
 
-def open_decoded(name: str, files: Sequence[Path], read: Callable[[], Table], told: Mapping[str, Any], **settings: Any) -> Samples:
+def open_decoded(name: str, files: Sequence[Path], read: Callable[[], Table], stored: Mapping[str, Any], **settings: Any) -> Samples:
     """Samples as memory maps: read and written to the cache the first time these files are met with these settings, and again where what
     is in the cache is not what was written there."""
     final = get_cache_folder() / "decoded" / f"{name}-{compute_fingerprint(files, **settings)}"
     if not store.is_intact(final):
         store.remove_folder(final)
-        store.save_samples(samples_from_table(name, read(), told), final)
+        store.save_samples(samples_from_table(name, read(), stored), final)
     return store.open_samples(final)
 
 
@@ -142,12 +142,12 @@ def compute_fingerprint(files: Sequence[Path], **settings: Any) -> str:
 def hash_files(files: Sequence[Path]) -> str:
     """The hash of what stands in files, which is kept under their sizes, places and times, so that large ones are read once.
 
-    Among the times is the one that nobody can set. Of files that were changed a moment ago nothing is kept, since times are coarse.
+    Among the times is the one that no program can set. Of files that changed a moment ago nothing is kept, since times are coarse.
     """
     stats = [(str(file.absolute()), *(getattr(file.stat(), name) for name in STAT_FIELDS)) for file in files]
     known = get_cache_folder() / "hashes" / _shorten_hash(stats)
-    if known.is_file() and len(told := known.read_text()) == HASH_LENGTH:
-        return told
+    if known.is_file() and len(stored := known.read_text()) == HASH_LENGTH:
+        return stored
     found = _shorten_hash([hash_file(file) for file in files], HASH_LENGTH)
     if all(time_ns() - stat[-1] > SETTLE_NS for stat in stats):
         with suppress(OSError):  # the next run reads the files again
@@ -165,19 +165,19 @@ def make_data_set(
 ) -> DataSet:
     """The set of this name in the table of facts, read by a function; `called` is its name for users where it is another, and `changes`
     and `hub` are facts that only the program knows."""
-    told = get_facts(name) | changes
-    told.pop("members", None)  # which files of its package are read: known to the reader
-    on_hub = told.pop("hub", None)
+    stored = get_facts(name) | changes
+    stored.pop("members", None)  # which files of its package are read: known to the reader
+    on_hub = stored.pop("hub", None)
     if on_hub is not None:
         on_hub = on_hub | (hub or {})
         if isinstance(on_hub.get("labels"), list):
             on_hub["labels"] = dict(on_hub["labels"])
-    told["files"] = tuple(told["files"])
-    return DataSet(name=called or name, read=read, hub=Hub(**on_hub) if on_hub is not None else None, **told)
+    stored["files"] = tuple(stored["files"])
+    return DataSet(name=called or name, read=read, hub=Hub(**on_hub) if on_hub is not None else None, **stored)
 
 
 def get_facts(name: str) -> dict[str, Any]:
-    """What the table says of a set."""
+    """The facts of a set."""
     return _read_facts()[name]
 
 

@@ -24,8 +24,8 @@ def draw_unseen_clients(ids: tuple[str, ...], share: float, data_seed: int) -> I
     count = max(round(share * len(ids)), 1)
     if count >= len(ids):
         raise UserError(f"unseen={share:g} would leave none of {len(ids)} clients to train: give a smaller share, or more clients.")
-    everybody = Roster.of(ids, np.ones(len(ids), dtype=np.int64))
-    return everybody.lowest(make_key(data_seed, "unseen"), everybody.clients, count)
+    everyone = Roster.of(ids, np.ones(len(ids), dtype=np.int64))
+    return everyone.lowest(make_key(data_seed, "unseen"), everyone.clients, count)
 
 
 def check_unseen_share(share: float) -> None:
@@ -61,7 +61,7 @@ class Parts:
         begins: Ints = self.offsets[clients]
         sizes: Ints = self.offsets[clients + 1] - begins
         ends = np.cumsum(sizes)
-        if len(clients) and (begins[1:] == begins[:-1] + sizes[:-1]).all():  # neighbours, most often everybody: they lie in one piece
+        if len(clients) and (begins[1:] == begins[:-1] + sizes[:-1]).all():  # neighbours, most often all clients: they lie in one piece
             return self.indices[int(begins[0]) : int(begins[0] + ends[-1])]
         places: Ints = np.repeat(begins - (ends - sizes), sizes) + np.arange(sizes.sum())
         return self.indices[places]
@@ -76,7 +76,7 @@ SITES = "sites"  # in the provenance of clients whose sites are known: the site 
 TOKENS = "tokens_of"  # in the provenance of texts whose next tokens are predicted: the tokenizer
 
 
-# A set's own split: what `Samples.given` says of each sample. What is in no part (-1) is left over.
+# A set's own split: the value of `Samples.given` for each sample. What is in no part (-1) is left over.
 TRAIN, VALIDATION, TEST, NOWHERE = 0, 1, 2, -1
 
 
@@ -90,7 +90,7 @@ class Samples:
     classes: tuple[str, ...]  # or the names of the labels, or of the target
     central: tuple[Array, Array] | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    owners: Ints | None = None  # (N,) who wrote, sent or treated each sample, where that is known: a row of `owner_names`
+    owners: Ints | None = None  # (N,) the client of each sample, where that is known: a row of `owner_names`
     owner_names: tuple[str, ...] = ()
     given: Ints | None = None  # (N,) the part each sample is in by the set's own split, where it has one
     task: Task = CLASSIFICATION
@@ -131,9 +131,11 @@ class Federation:
             empty = self.ids[int(self.train.sizes.argmin())]
             raise UserError(f"Client {empty!r} of {self.name!r} has no training samples: leave it out or use fewer clients.")
         if not 0 <= self.unseen < n:
-            raise UserError(f"Federation {self.name!r} has {n} clients, of which {self.unseen} cannot take no part: somebody must train.")
+            raise UserError(f"Federation {self.name!r} has {n} clients, of which {self.unseen} cannot be unseen: at least one must train.")
         if any(world.ids != self.ids or (world.train.sizes != self.train.sizes).any() for _, world in self.later):
-            raise UserError(f"Federation {self.name!r} changes its clients over time: a drift may change what they hold, not who they are.")
+            raise UserError(
+                f"Federation {self.name!r} changes its clients over time: a drift may change what they hold, not which they are."
+            )
 
     @classmethod
     def from_frame(cls, frame: Any, *, client: str, label: str | Sequence[str], **settings: Any) -> "Federation":
@@ -153,7 +155,7 @@ class Federation:
 
     @classmethod
     def from_arrays(cls, x: Any, y: Any, client: Sequence[Any] | Array, **settings: Any) -> "Federation":
-        """The clients of arrays: samples, their classes, targets or rows of 0 and 1, and whose each is; `split` may say each one's part."""
+        """The clients of arrays: samples, their classes, targets or rows of 0 and 1, and clients; `split` may name the part of each."""
         from coterie.data.readers.objects import federation_from_arrays
 
         return federation_from_arrays(x, y, client, **settings)
@@ -187,14 +189,14 @@ class Federation:
     @cached_property
     def inputs(self) -> Inputs | None:
         """What a row of `x` holds, where samples have several inputs."""
-        told = self.provenance.get(INPUTS)
-        return None if told is None else Inputs.from_dict(told)
+        stored = self.provenance.get(INPUTS)
+        return None if stored is None else Inputs.from_dict(stored)
 
     @cached_property
     def sites(self) -> tuple[str, ...] | None:
         """(n,) the site of each client; None where the data do not name the sites of all."""
-        told: Mapping[str, str] = self.provenance.get(SITES, {})
-        return tuple(told[name] for name in self.ids) if all(name in told for name in self.ids) else None
+        stored: Mapping[str, str] = self.provenance.get(SITES, {})
+        return tuple(stored[name] for name in self.ids) if all(name in stored for name in self.ids) else None
 
     @property
     def amounts(self) -> bool:
@@ -233,7 +235,7 @@ class Federation:
         return replace(self, **{"redraw": kept, **raw, **changes})
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs: it trains, and does not look at what samples were."""
+        """What another process needs: it trains, and does not need the samples before preparation."""
         return {**self.__dict__, "raw": None}
 
 

@@ -24,10 +24,13 @@ def join_federations(first: Federation, second: Federation, how: str, prefixes: 
     shift = len(first.classes) if apart else 0
     longer = first.classes if len(first.classes) >= len(second.classes) else second.classes
     classes = (*first.classes, *(f"{name} (2)" if name in first.classes else name for name in second.classes)) if apart else longer
+    validation = None
+    if first.validation is not None and second.validation is not None:
+        validation = append_parts(first.validation, second.validation, len(first.y))
     central = None
     if first.central is not None and second.central is not None:
         central = (np.concatenate([first.central[0], second.central[0]]), np.concatenate([first.central[1], second.central[1] + shift]))
-    told = {f"second_{key}": value for key, value in second.provenance.items() if key in ("source", "licence", "citation", "partition")}
+    stored = {f"second_{key}": value for key, value in second.provenance.items() if key in ("source", "licence", "citation", "partition")}
     return Federation(
         name=f"{first.name}/{how}",
         x=concatenate_samples(first.x, second.x),
@@ -36,14 +39,14 @@ def join_federations(first: Federation, second: Federation, how: str, prefixes: 
         ids=(*_prefix_ids(first.ids, prefixes[0]), *_prefix_ids(second.ids, prefixes[1])),
         train=append_parts(first.train, second.train, len(first.y)),
         test=append_parts(first.test, second.test, len(first.y)),
-        validation=_join_provenance(first, second),
+        validation=validation,
         central=central,
         groups=np.repeat([0, 1], [len(first), len(second)]),
         data_seed=first.data_seed,
         task=first.task,
         provenance={
             **first.provenance,
-            **told,
+            **stored,
             "groups": "group 0 is of the first set, group 1 of the second",
             "left_over": first.provenance["left_over"] + second.provenance["left_over"],
             "central": f"{len(first.central[1])} of the first set, then {len(second.central[1])} of the second"
@@ -68,12 +71,6 @@ def append_parts(a: Parts, b: Parts, shift: int) -> Parts:
     return Parts(np.r_[a.offsets, a.offsets[-1] + b.offsets[1:]], np.r_[a.indices, b.indices + shift])
 
 
-def _join_provenance(first: Federation, second: Federation) -> Parts | None:
-    if first.validation is None or second.validation is None:
-        return None
-    return append_parts(first.validation, second.validation, len(first.y))
-
-
 def add_newcomers(federation: Federation, new: Federation) -> Federation:
     """The clients of both. What the newcomers hold must look like what the others hold: the same shape, and no class that is unknown."""
     where = f"The newcomers of {new.name!r} do not fit {federation.name!r}"
@@ -93,10 +90,10 @@ def add_newcomers(federation: Federation, new: Federation) -> Federation:
     own = numbers[new.y] if federation.task.counts_classes else new.y
     if federation.task.name == "regression":
         own = scale_targets(new.task.in_units(new.y), federation.task)  # in the units that the others are trained in
-    told = dict(federation.provenance)
-    told["scaling"] = {**told.get("scaling", {}), **new.provenance.get("scaling", {})}
-    if DONE in told and DONE in new.provenance:
-        told[DONE] = {**told[DONE], "scalings": {**told[DONE]["scalings"], **new.provenance[DONE]["scalings"]}}
+    stored = dict(federation.provenance)
+    stored["scaling"] = {**stored.get("scaling", {}), **new.provenance.get("scaling", {})}
+    if DONE in stored and DONE in new.provenance:
+        stored[DONE] = {**stored[DONE], "scalings": {**stored[DONE]["scalings"], **new.provenance[DONE]["scalings"]}}
     return Federation(
         name=federation.name,
         x=concatenate_samples(federation.x, new.x),
@@ -109,8 +106,8 @@ def add_newcomers(federation: Federation, new: Federation) -> Federation:
         validation=_match_validation(federation, new),
         central=federation.central,
         data_seed=federation.data_seed,
-        provenance=told,
-        unseen=federation.unseen + len(new) if federation.unseen else 0,  # who took no part stands last, and so do they
+        provenance=stored,
+        unseen=federation.unseen + len(new) if federation.unseen else 0,  # unseen clients stand last, and so do they
     )
 
 

@@ -93,7 +93,7 @@ def _holds_amounts(words: Sequence[str], name: str, where: str) -> bool:
         return True
     if len(np.unique(numbers)) > MAX_CLASS_NUMBERS:
         raise UserError(
-            f"{where}: the label {name!r} holds {len(np.unique(numbers)):,} different whole numbers, which may be classes or amounts: say "
+            f"{where}: the label {name!r} holds {len(np.unique(numbers)):,} different whole numbers, which may be classes or amounts: set "
             "task=classification or task=regression."
         )
     return False
@@ -105,7 +105,8 @@ def parse_targets(cells: Sequence[Any], name: str, where: str, rows: FileRows | 
     if numbers is None or not np.isfinite(numbers).all():
         row = next(i for i, cell in enumerate(cells) if _parse_numbers([str(cell)]) is None or not np.isfinite(float(cell)))
         raise UserError(
-            f"{where}: {locate_row(row, rows)} has {str(cells[row])!r} in the target {name!r}: a regression needs a finite number in every row."
+            f"{where}: {locate_row(row, rows)} has {str(cells[row])!r} in the target {name!r}: a regression needs a finite number in every "
+            "row."
         )
     return numbers
 
@@ -115,8 +116,8 @@ def _parse_marks(cells: Sequence[Any], name: str, where: str, rows: FileRows | N
     words = [str(cell).strip().lower() for cell in cells]
     if wrong := [i for i, word in enumerate(words) if word not in MARKS]:
         raise UserError(
-            f"{where}: {locate_row(wrong[0], rows)} has {str(cells[wrong[0]])!r} in the label {name!r}: where there are several labels, each "
-            "is 0 or 1."
+            f"{where}: {locate_row(wrong[0], rows)} has {str(cells[wrong[0]])!r} in the label {name!r}: where there are several labels, "
+            "each is 0 or 1."
         )
     return np.array([MARKS[word] for word in words], dtype=np.uint8)
 
@@ -156,7 +157,7 @@ def encode_memory_labels(y: Array, classes: Sequence[str] | None, task: str, whe
 
 
 def _are_class_numbers(y: Array, task: str) -> bool:
-    """Whether whole numbers are numbers of classes: said to be, few, or without a gap from 0 on."""
+    """Whether whole numbers are numbers of classes: stated to be, few, or without a gap from 0 on."""
     present = np.unique(y)
     return task == "classification" or len(present) <= MAX_CLASS_NUMBERS or int(present[-1]) == len(present) - 1
 
@@ -196,8 +197,8 @@ def encode_classes(labels: Sequence[object], classes: Sequence[str], where: str)
         known |= {str(number): number for number in range(len(classes))}
     words = [str(label).strip() for label in labels]
     if unknown := [word for word in words if word not in known]:
-        told = ", ".join(classes[:10]) + (" ..." if len(classes) > 10 else "")
-        raise UserError(f"{where} holds the label {unknown[0]!r}: the model knows {told}.")
+        stored = ", ".join(classes[:10]) + (" ..." if len(classes) > 10 else "")
+        raise UserError(f"{where} holds the label {unknown[0]!r}: the model knows {stored}.")
     return np.array([known[word] for word in words], dtype=np.int64)
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from coterie._util.errors import UserError
-from coterie.core.arrays import Array, Doubles, Ids, Ints
+from coterie.core.arrays import Array, Doubles, Ints
 from coterie.core.rng import make_generator, make_key, shuffle
 from coterie.data.federation import Federation, Samples
 from coterie.data.joining import join_federations
@@ -39,22 +39,22 @@ def powerlaw(
     (x - mean) / (std + .001) over all samples, in the data's own units (0 to 255 for MNIST); ``normalise=False`` leaves them alone.
     Neighbours share a class, so the groups overlap in a ring: the true group given is the class a client has most of for training.
     """
-    who = "Partition 'powerlaw'"
+    title = "Partition 'powerlaw'"
     pooled = _pool_samples(samples)
-    check_enough(who, pooled, clients)
-    check_fractions(who, test, validation)
+    check_enough(title, pooled, clients)
+    check_fractions(title, test, validation)
     present = len(np.unique(pooled.y))
     if not 1 <= classes <= max(present, 2):  # of one class alone both places of the recipe hold it
-        raise UserError(f"{who}: classes={classes} should be between 1 and the {present} classes of {samples.name!r}.")
-    lists = _make_powerlaw_lists(who, pooled, clients, classes, _data_seed)
+        raise UserError(f"{title}: classes={classes} should be between 1 and the {present} classes of {samples.name!r}.")
+    lists = _make_powerlaw_lists(title, pooled, clients, classes, _data_seed)
     if normalise:
         pooled = _normalise_samples(pooled)
-    told = {
+    stored = {
         "groups": "the class a client has most of among its training samples",
         "central": "shared out among the clients with the rest" if samples.central is not None else "none",
     }
-    made = make_federation(pooled, lists, "powerlaw", test=test, validation=validation, data_seed=_data_seed, provenance=told)
-    return made.with_(groups=_find_dominant_classes(made))
+    made = make_federation(pooled, lists, "powerlaw", test=test, validation=validation, data_seed=_data_seed, provenance=stored)
+    return made.with_(groups=np.array([np.bincount(made.y[own]).argmax() for own in made.train], dtype=np.int64))
 
 
 def letters(
@@ -69,31 +69,31 @@ def letters(
     """FEMNIST's lower-case a to j, a few letters a client, in lognormal amounts: the papers' FEMNIST without its shared images.
 
     Client u has lognormal(4, 1) + 5 images of the letters u, u + 1, ... mod 10 (3 in the originals' code, 5 in FedSim's text); the model
-    has 26 outputs. The original generator gives the same images to nearly all clients, and most test images are in somebody's training
-    part; here no image is given twice. Where a letter has too few images, all amounts of it shrink alike: provenance says by how much.
+    has 26 outputs. The original generator gives the same images to nearly all clients, and most test images are in some client's training
+    part; here no image is given twice. Where a letter has too few images, all amounts of it shrink alike: provenance records by how much.
     """
-    who = "Partition 'letters'"
-    check_count(who, "clients", clients)
-    check_fractions(who, test, validation)
+    title = "Partition 'letters'"
+    check_count(title, "clients", clients)
+    check_fractions(title, test, validation)
     if not 1 <= classes <= len(LETTERS):
-        raise UserError(f"{who}: classes={classes} should be between 1 and {len(LETTERS)}.")
+        raise UserError(f"{title}: classes={classes} should be between 1 and {len(LETTERS)}.")
     if not set(LETTERS) <= set(samples.classes):
-        raise UserError(f"{who}: {samples.name!r} has no classes a to j; it divides femnist.")
+        raise UserError(f"{title}: {samples.name!r} has no classes a to j; it divides femnist.")
     rows = [np.flatnonzero(samples.y == samples.classes.index(letter)) for letter in LETTERS]
     wanted = make_generator(make_key(_data_seed, "letters", "sizes")).lognormal(4, 1, size=clients) + 5
-    lists, shrunk = _assign_letters(who, rows, wanted, classes, _data_seed)
-    told = {
+    lists, shrunk = _assign_letters(title, rows, wanted, classes, _data_seed)
+    stored = {
         "shrunk": {letter: round(float(s), 4) for letter, s in zip(LETTERS, shrunk, strict=True)},
         "images": sum(map(len, rows)),
         "central": "left out" if samples.central is not None else "none",
     }
-    renamed = np.zeros(len(samples.classes), np.int64)  # the others are held by nobody
+    renamed = np.zeros(len(samples.classes), np.int64)  # no client holds the others
     renamed[[samples.classes.index(letter) for letter in LETTERS]] = np.arange(len(LETTERS))
     only = replace(samples, y=renamed[samples.y], classes=ALPHABET, central=None)
-    return make_federation(only, lists, "letters", test=test, validation=validation, data_seed=_data_seed, provenance=told)
+    return make_federation(only, lists, "letters", test=test, validation=validation, data_seed=_data_seed, provenance=stored)
 
 
-def _assign_letters(who: str, rows: list[Ints], wanted: Array, classes: int, data_seed: int) -> tuple[list[Array], Doubles]:
+def _assign_letters(title: str, rows: list[Ints], wanted: Array, classes: int, data_seed: int) -> tuple[list[Array], Doubles]:
     """Each client's images, and the factor by which what they wanted of each letter had to shrink."""
     clients = len(wanted)
     holds = (np.arange(clients)[:, None] + np.arange(classes)) % len(rows)  # (clients, classes)
@@ -102,8 +102,8 @@ def _assign_letters(who: str, rows: list[Ints], wanted: Array, classes: int, dat
     held = np.bincount(holds.ravel(), minlength=len(rows))
     if (counts < held).any():
         c = int((counts - held).argmin())
-        raise UserError(f"{who}: {counts[c]} images of {LETTERS[c]!r} cannot serve {held[c]} clients; use fewer clients.")
-    # one image a place is set apart first, so that shrinking leaves nobody without
+        raise UserError(f"{title}: {counts[c]} images of {LETTERS[c]!r} cannot serve {held[c]} clients; use fewer clients.")
+    # one image a place is set apart first, so that shrinking leaves no client without
     shrunk = np.where(demand <= counts, 1.0, (counts - held) / np.maximum(demand, 1e-12))
     lists: list[list[Array]] = [[] for _ in range(clients)]
     for c, own in enumerate(rows):
@@ -131,19 +131,19 @@ def fedex_noise(
 
     On MNIST with the defaults: 85 clients share 60,000 digits in 170 shards of 352, and 15 share 10,000 photographs, drawn by key, in 30
     shards of 333; both kinds are labelled 0 to 9. The central test set is the two sets' own test sets one after the other, so the first
-    10,000 are the digits, or, with ``central=digits``, these alone: the paper does not say which it used. Group 1 are the clients with
+    10,000 are the digits, or, with ``central=digits``, these alone: the paper does not state which it used. Group 1 are the clients with
     photographs.
     """
-    who = "Partition 'fedex_noise'"
-    check_count(who, "noisy", noisy)
-    check_count(who, "images", images)
+    title = "Partition 'fedex_noise'"
+    check_count(title, "noisy", noisy)
+    check_count(title, "images", images)
     if noisy >= clients:
-        raise UserError(f"{who}: noisy={noisy} of {clients} clients leaves none with digits.")
+        raise UserError(f"{title}: noisy={noisy} of {clients} clients leaves none with digits.")
     side = samples.x.shape[-1]
     assert _source is not None
     other = _source(f"cifar10(side={side},grey=true)")
     if images > len(other.y):
-        raise UserError(f"{who}: images={images} is more than the {len(other.y)} training images of CIFAR-10.")
+        raise UserError(f"{title}: images={images} is more than the {len(other.y)} training images of CIFAR-10.")
     drawn = np.sort(shuffle(make_key(_data_seed, "fedex_noise", "images"), len(other.y))[:images])
     photographs = replace(other, x=other.x[drawn], y=other.y[drawn])
     digits = shards(samples, clients - noisy, 2, test, validation, _data_seed=_data_seed)
@@ -152,7 +152,7 @@ def fedex_noise(
     if central == "both":
         return made
     if central != "digits":
-        raise UserError(f"{who}: central={central!r} is not known: use both or digits.")
+        raise UserError(f"{title}: central={central!r} is not known: use both or digits.")
     return made.with_(central=digits.central, provenance={**made.provenance, "central": "the digits' own test set"})
 
 
@@ -168,25 +168,25 @@ def intents(
 ) -> Federation:
     """Each client holds a random subset of the classes, of varied size: SimProx's Banking77 by subsets of intents.
 
-    A client draws how many classes it holds (`fewest` to `most`), then which; a class that nobody drew goes to the client with the
-    fewest. A class is shared out equally among those who hold it.
+    A client draws how many classes it holds (`fewest` to `most`), then which; a class that no client drew goes to the client with the
+    fewest. A class is divided equally among the clients that hold it.
     """
-    who = "Partition 'intents'"
-    check_enough(who, samples, clients)
-    check_fractions(who, test, validation)
+    title = "Partition 'intents'"
+    check_enough(title, samples, clients)
+    check_fractions(title, test, validation)
     present = np.unique(samples.y)
     if not 1 <= fewest <= most <= len(present):
         raise UserError(
-            f"{who}: fewest={fewest} and most={most} should run upwards from 1 to the {len(present)} classes of {samples.name!r}."
+            f"{title}: fewest={fewest} and most={most} should run upwards from 1 to the {len(present)} classes of {samples.name!r}."
         )
     rng = make_generator(make_key(_data_seed, "intents"))
     held = [set(rng.choice(present, int(rng.integers(fewest, most + 1)), replace=False).tolist()) for _ in range(clients)]
     for c in present.tolist():
         if not any(c in own for own in held):
             min(held, key=len).add(c)
-    lists = divide_by_holders(who, samples, [sorted(own) for own in held], _data_seed)
-    told = {"classes_a_client": f"{min(map(len, held))} to {max(map(len, held))}"}
-    return make_federation(samples, lists, "intents", test=test, validation=validation, data_seed=_data_seed, provenance=told)
+    lists = divide_by_holders(title, samples, [sorted(own) for own in held], _data_seed)
+    stored = {"classes_a_client": f"{min(map(len, held))} to {max(map(len, held))}"}
+    return make_federation(samples, lists, "intents", test=test, validation=validation, data_seed=_data_seed, provenance=stored)
 
 
 def _count_slots(classes: int, clients: int, places: int) -> Ints:
@@ -195,7 +195,7 @@ def _count_slots(classes: int, clients: int, places: int) -> Ints:
     return np.bincount(held.ravel() % classes, minlength=classes)
 
 
-def _make_powerlaw_lists(who: str, samples: Samples, clients: int, places: int, data_seed: int) -> list[Ints]:
+def _make_powerlaw_lists(title: str, samples: Samples, clients: int, places: int, data_seed: int) -> list[Ints]:
     present = np.unique(samples.y)
     rows = [np.flatnonzero(samples.y == c) for c in present]
     rows = [r[shuffle(make_key(data_seed, "powerlaw", "order", int(c)), len(r))] for c, r in zip(present, rows, strict=True)]
@@ -206,7 +206,7 @@ def _make_powerlaw_lists(who: str, samples: Samples, clients: int, places: int, 
         fit = max((n for n in range(1, clients) if (_count_slots(classes, n, places) <= counts).all()), default=0)
         advice = f"use at most {fit} clients" if fit else "it needs more samples"
         name = samples.classes[int(present[c])]
-        raise UserError(f"{who}: {counts[c]} samples of class {name!r} cannot serve {slots[c]} places of {clients} clients; {advice}.")
+        raise UserError(f"{title}: {counts[c]} samples of class {name!r} cannot serve {slots[c]} places of {clients} clients; {advice}.")
     base = np.clip(counts // (2 * np.maximum(slots, 1)), 1, MIN_SAMPLES)
 
     # p has one entry for each (class, ring, place): client u is on ring u // C. Places without a client are struck out.
@@ -250,9 +250,5 @@ def _normalise_samples(samples: Samples) -> Samples:
     variance = sum(((block - mean) ** 2).sum(axis=0) for block in blocks) / len(samples.x)
     x = samples.x - mean.astype(np.float32)
     x /= (np.sqrt(variance) + little).astype(np.float32)  # in place: a third copy would be as large as the data
-    told = {**samples.provenance, "normalised": "(x - mean) / (std + .001) for each feature, over all samples"}
-    return Samples(samples.name, x, samples.y, samples.classes, provenance=told)
-
-
-def _find_dominant_classes(federation: Federation) -> Ids:
-    return np.array([np.bincount(federation.y[own]).argmax() for own in federation.train], dtype=np.int64)
+    stored = {**samples.provenance, "normalised": "(x - mean) / (std + .001) for each feature, over all samples"}
+    return Samples(samples.name, x, samples.y, samples.classes, provenance=stored)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from coterie._util.errors import UserError
-from coterie.core.arrays import Array, Ids, Ints, Words
+from coterie.core.arrays import Array, Ints, Words
 from coterie.core.rng import GOLDEN, fold_keys, hash_word, make_generator, make_key, shuffle
 from coterie.data.federation import NOWHERE, TEST, TRAIN, VALIDATION, Federation, Parts, Samples
 from coterie.data.prepare import prepare_federation
@@ -24,33 +24,33 @@ def make_client_ids(n: int) -> tuple[str, ...]:
     return tuple(f"client-{i}" for i in range(n))
 
 
-def check_count(who: str, setting: str, value: int) -> None:
+def check_count(title: str, setting: str, value: int) -> None:
     """Refuse a number of things below one."""
     if value < 1:
-        raise UserError(f"{who}: {setting}={value} should be at least 1.")
+        raise UserError(f"{title}: {setting}={value} should be at least 1.")
 
 
-def check_positive(who: str, setting: str, value: float, most: float = math.inf) -> None:
+def check_positive(title: str, setting: str, value: float, most: float = math.inf) -> None:
     """Refuse what is not a finite number above zero."""
     if not (math.isfinite(value) and 0 < value <= most):
         limit = f" and at most {most:g}" if math.isfinite(most) else ""
-        raise UserError(f"{who}: {setting}={value:g} should be above 0{limit}.")
+        raise UserError(f"{title}: {setting}={value:g} should be above 0{limit}.")
 
 
-def check_fractions(who: str, test: float, validation: float) -> None:
+def check_fractions(title: str, test: float, validation: float) -> None:
     """Refuse shares that leave nothing to train on."""
     for setting, value in (("test", test), ("validation", validation)):
         if not 0 <= value < 1:
-            raise UserError(f"{who}: {setting}={value:g} should be a share from 0 up to, but not including, 1.")
+            raise UserError(f"{title}: {setting}={value:g} should be a share from 0 up to, but not including, 1.")
     if test + validation >= 1:
-        raise UserError(f"{who}: test={test:g} and validation={validation:g} leave nothing to train on; their sum should be below 1.")
+        raise UserError(f"{title}: test={test:g} and validation={validation:g} leave nothing to train on; their sum should be below 1.")
 
 
-def check_enough(who: str, samples: Samples, clients: int) -> None:
+def check_enough(title: str, samples: Samples, clients: int) -> None:
     """Refuse a number of clients for which there are not samples enough."""
-    check_count(who, "clients", clients)
+    check_count(title, "clients", clients)
     if clients > len(samples.y):
-        raise UserError(f"{who}: {clients} clients cannot share the {len(samples.y)} samples of {samples.name!r}; use fewer clients.")
+        raise UserError(f"{title}: {clients} clients cannot share the {len(samples.y)} samples of {samples.name!r}; use fewer clients.")
 
 
 def split_client(order: Ints, test: float, validation: float) -> tuple[Ints, Ints, Ints]:
@@ -99,14 +99,23 @@ def make_federation(
     validation: float,
     data_seed: int,
     ids: tuple[str, ...] | None = None,
-    groups: Ids | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> Federation:
     """The federation in which client i holds the samples ``held[i]``, each client's shuffled by its own key and split."""
     held = held if isinstance(held, Parts) else Parts.of(held)
     ids = make_client_ids(len(held)) if ids is None else ids
     train, validate, tests = split_parts(shuffle_clients(held, make_split_keys(data_seed, how, ids)), test, validation)
-    made = Federation(
+    facts = {"partition": how, "left_over": len(samples.y) - len(held.indices), **(provenance or {})}
+    made = _assemble(samples, ids, (train, validate if validation > 0 else None, tests), data_seed, how, facts)
+    return prepare_federation(made, samples.unseen)
+
+
+def _assemble(
+    samples: Samples, ids: tuple[str, ...], parts: tuple[Parts, Parts | None, Parts], data_seed: int, how: str, facts: Mapping[str, Any]
+) -> Federation:
+    """The federation of samples that are divided, before its features are prepared."""
+    train, validation, test = parts
+    return Federation(
         name=f"{samples.name}/{how}",
         x=samples.x,
         y=samples.y,
@@ -114,26 +123,19 @@ def make_federation(
         task=samples.task,
         ids=ids,
         train=train,
-        test=tests,
-        validation=validate if validation > 0 else None,
+        test=test,
+        validation=validation,
         central=samples.central,
-        groups=groups,
         data_seed=data_seed,
-        provenance={
-            **samples.provenance,
-            "partition": how,
-            "left_over": len(samples.y) - len(held.indices),
-            **(provenance or {}),
-        },
+        provenance={**samples.provenance, **facts},
     )
-    return prepare_federation(made, samples.unseen)
 
 
 def iid(samples: Samples, clients: int = 100, test: float = 0.1, validation: float = 0.0, *, _data_seed: int = 0) -> Federation:
     """Every client gets a random share; sizes differ by one at most."""
-    who = "Partition 'iid'"
-    check_enough(who, samples, clients)
-    check_fractions(who, test, validation)
+    title = "Partition 'iid'"
+    check_enough(title, samples, clients)
+    check_fractions(title, test, validation)
     return divide_randomly(samples, "iid", clients, test, validation, _data_seed)
 
 
@@ -145,17 +147,19 @@ def shards(
     100 clients with two shards of MNIST's 60,000 give 200 shards of 300. Where shards do not come out even, the samples left over are
     drawn at random, not the tail of the last class.
     """
-    who = "Partition 'shards'"
-    check_enough(who, samples, clients)
-    check_count(who, "per_client", per_client)
-    check_fractions(who, test, validation)
+    title = "Partition 'shards'"
+    check_enough(title, samples, clients)
+    check_count(title, "per_client", per_client)
+    check_fractions(title, test, validation)
     n, count = len(samples.y), clients * per_client
     if count > n:
-        raise UserError(f"{who}: {clients} clients with {per_client} shards each need {count} samples and {samples.name!r} has {n}.")
+        raise UserError(f"{title}: {clients} clients with {per_client} shards each need {count} samples and {samples.name!r} has {n}.")
     kept = shuffle(make_key(_data_seed, "shards", "order"), n)[: count * (n // count)]
     cut = kept[np.argsort(samples.y[kept], kind="stable")].reshape(count, -1)  # (shards, samples in a shard)
-    dealt = shuffle(make_key(_data_seed, "shards", "deal"), count).reshape(clients, per_client)
-    return make_federation(samples, [cut[own].ravel() for own in dealt], "shards", test=test, validation=validation, data_seed=_data_seed)
+    assigned = shuffle(make_key(_data_seed, "shards", "deal"), count).reshape(clients, per_client)
+    return make_federation(
+        samples, [cut[own].ravel() for own in assigned], "shards", test=test, validation=validation, data_seed=_data_seed
+    )
 
 
 def dirichlet(
@@ -166,10 +170,10 @@ def dirichlet(
     Hsu et al. (2019) in the per-class form. A small alpha can leave a client with nothing: it then gets one sample from the client that
     has most at that moment, and ``provenance["moved"]`` counts these.
     """
-    who = "Partition 'dirichlet'"
-    check_positive(who, "alpha", alpha, most=1e9)
-    check_enough(who, samples, clients)
-    check_fractions(who, test, validation)
+    title = "Partition 'dirichlet'"
+    check_positive(title, "alpha", alpha, most=1e9)
+    check_enough(title, samples, clients)
+    check_fractions(title, test, validation)
     held: list[list[Array]] = [[] for _ in range(clients)]
     for c in np.unique(samples.y).tolist():
         rows = np.flatnonzero(samples.y == c)
@@ -190,10 +194,10 @@ def quantity(
 
     As with `dirichlet`, a client that drew nothing gets one sample of the client that has most.
     """
-    who = "Partition 'quantity'"
-    check_positive(who, "alpha", alpha, most=1e9)
-    check_enough(who, samples, clients)
-    check_fractions(who, test, validation)
+    title = "Partition 'quantity'"
+    check_positive(title, "alpha", alpha, most=1e9)
+    check_enough(title, samples, clients)
+    check_fractions(title, test, validation)
     order = shuffle(make_key(_data_seed, "quantity", "order"), len(samples.y))
     amounts = make_generator(make_key(_data_seed, "quantity", "amounts")).dirichlet(np.full(clients, alpha))
     lists: list[Array] = list(np.split(order, np.rint(np.cumsum(amounts)[:-1] * len(order)).astype(np.int64)))
@@ -204,21 +208,21 @@ def quantity(
 def pathological(
     samples: Samples, classes: int = 2, clients: int = 100, test: float = 0.1, validation: float = 0.0, *, _data_seed: int = 0
 ) -> Federation:
-    """Exactly so many classes a client, each class shared out equally among those who hold it.
+    """Exactly so many classes a client, each class divided equally among the clients that hold it.
 
-    The classes are dealt in turn from a random order, so each is held by as many clients as any other, to within one.
+    The classes are assigned in turn from a random order, so each is held by as many clients as any other, to within one.
     """
-    who = "Partition 'pathological'"
-    check_enough(who, samples, clients)
-    check_count(who, "classes", classes)
-    check_fractions(who, test, validation)
+    title = "Partition 'pathological'"
+    check_enough(title, samples, clients)
+    check_count(title, "classes", classes)
+    check_fractions(title, test, validation)
     present = np.unique(samples.y)
     if classes > len(present):
-        raise UserError(f"{who}: classes={classes} is more than the {len(present)} classes that {samples.name!r} has.")
+        raise UserError(f"{title}: classes={classes} is more than the {len(present)} classes that {samples.name!r} has.")
     order = present[shuffle(make_key(_data_seed, "pathological", "classes"), len(present))]
     deck = order[np.arange(clients * classes) % len(order)].reshape(clients, classes)
-    dealt = deck[shuffle(make_key(_data_seed, "pathological", "deal"), clients)]
-    lists = divide_by_holders(who, samples, dealt.tolist(), _data_seed)
+    assigned = deck[shuffle(make_key(_data_seed, "pathological", "deal"), clients)]
+    lists = divide_by_holders(title, samples, assigned.tolist(), _data_seed)
     return make_federation(samples, lists, "pathological", test=test, validation=validation, data_seed=_data_seed)
 
 
@@ -235,19 +239,19 @@ def natural(
     """Clients as the data have them: writers, users, hospitals, roles, events.
 
     Without `test`, the set's own split is used where it has one, and a tenth is held out where it has none. `least` leaves out clients with
-    fewer samples; `clients` draws so many of the rest by key. With the set's own split, who has nothing to train on is left out too. A
-    client with more than `most` samples keeps so many, drawn by key.
+    fewer samples; `clients` draws so many of the rest by key. With the set's own split, clients with nothing to train on are left out too.
+    A client with more than `most` samples keeps so many, drawn by key.
     """
-    who = "Partition 'natural'"
+    title = "Partition 'natural'"
     if samples.owners is None:
-        raise UserError(f"{who}: the samples of {samples.name!r} do not say whose they are; divide them with iid, dirichlet or another.")
-    check_count(who, "least", least)
-    check_fractions(who, test or 0.0, validation)
+        raise UserError(f"{title}: the samples of {samples.name!r} have no clients; divide them with iid, dirichlet or another.")
+    check_count(title, "least", least)
+    check_fractions(title, test or 0.0, validation)
     given = samples.given if test is None else None
     if most is not None:
-        check_count(who, "most", most)
+        check_count(title, "most", most)
         if given is not None:
-            raise UserError(f"{who}: most={most} would thin out {samples.name!r}'s own split: say test= as well, for a split by key.")
+            raise UserError(f"{title}: most={most} would thin out {samples.name!r}'s own split: set test= as well, for a split by key.")
     rows = np.flatnonzero(samples.given != NOWHERE) if given is not None else np.arange(len(samples.y))
     count = len(samples.owner_names)
     held = np.bincount(samples.owners[rows], minlength=count)
@@ -256,25 +260,29 @@ def natural(
         enough &= np.bincount(samples.owners[given == TRAIN], minlength=count) > 0
     kept = np.flatnonzero(enough)
     if clients is not None:
-        check_count(who, "clients", clients)
+        check_count(title, "clients", clients)
         if clients > len(kept):
-            raise UserError(f"{who}: {samples.name!r} has {len(kept)} clients with at least {least} samples, not {clients}; ask for fewer.")
+            raise UserError(
+                f"{title}: {samples.name!r} has {len(kept)} clients with at least {least} samples, not {clients}; ask for fewer."
+            )
         kept = np.sort(kept[shuffle(make_key(_data_seed, "natural", "clients"), len(kept))[:clients]])
     if not len(kept):
-        raise UserError(f"{who}: no client of {samples.name!r} has {least} samples; use a smaller least.")
+        raise UserError(f"{title}: no client of {samples.name!r} has {least} samples; use a smaller least.")
     ids = tuple(samples.owner_names[i] for i in kept)
-    told = {"clients_left_out": count - len(kept)}
+    stored = {"clients_left_out": count - len(kept)}
     if given is None:
         share = 0.1 if test is None else test
         mine = _find_owned_rows(samples.owners, rows, kept)
         if most is not None:
             mine = _truncate_clients(shuffle_clients(mine, make_split_keys(_data_seed, "natural most", ids)), most)
-        return make_federation(samples, mine, "natural", test=share, validation=validation, data_seed=_data_seed, ids=ids, provenance=told)
-    return _use_given_split(samples, given, kept, ids, validation, told, _data_seed)
+        return make_federation(
+            samples, mine, "natural", test=share, validation=validation, data_seed=_data_seed, ids=ids, provenance=stored
+        )
+    return _use_given_split(samples, given, kept, ids, validation, stored, _data_seed)
 
 
 def _use_given_split(
-    samples: Samples, given: Ints, kept: Ints, ids: tuple[str, ...], validation: float, told: dict[str, int], data_seed: int
+    samples: Samples, given: Ints, kept: Ints, ids: tuple[str, ...], validation: float, stored: dict[str, int], data_seed: int
 ) -> Federation:
     """The set's own split. A validation part that is asked for and not given is taken from the training part."""
     assert samples.owners is not None
@@ -282,20 +290,8 @@ def _use_given_split(
     if validation > 0 and not len(held.indices):
         train, held, _ = split_parts(shuffle_clients(train, make_split_keys(data_seed, "natural", ids)), 0.0, validation)
     used = sum(len(part.indices) for part in (train, held, tests))
-    made = Federation(
-        name=f"{samples.name}/natural",
-        x=samples.x,
-        y=samples.y,
-        classes=samples.classes,
-        task=samples.task,
-        ids=ids,
-        train=train,
-        test=tests,
-        validation=held if len(held.indices) else None,
-        central=samples.central,
-        data_seed=data_seed,
-        provenance={**samples.provenance, "partition": "natural, the set's own split", "left_over": len(samples.y) - used, **told},
-    )
+    facts = {"partition": "natural, the set's own split", "left_over": len(samples.y) - used, **stored}
+    made = _assemble(samples, ids, (train, held if len(held.indices) else None, tests), data_seed, "natural", facts)
     return prepare_federation(made, samples.unseen)
 
 
@@ -314,7 +310,7 @@ def _truncate_clients(held: Parts, most: int) -> Parts:
     return Parts(np.r_[0, np.cumsum(np.minimum(held.sizes, most))], held.indices[place < most])
 
 
-def divide_by_holders(who: str, samples: Samples, classes: Sequence[Sequence[int]], data_seed: int) -> list[Array]:
+def divide_by_holders(title: str, samples: Samples, classes: Sequence[Sequence[int]], data_seed: int) -> list[Array]:
     """Each class cut into equal shares, one for each client that holds it; client i holds ``classes[i]``."""
     lists: list[list[Array]] = [[] for _ in classes]
     for c in np.unique(samples.y).tolist():
@@ -322,7 +318,7 @@ def divide_by_holders(who: str, samples: Samples, classes: Sequence[Sequence[int
         rows = np.flatnonzero(samples.y == c)
         if len(rows) < len(holders):
             name = samples.classes[c]
-            raise UserError(f"{who}: {len(rows)} samples of class {name!r} cannot serve {len(holders)} clients; use fewer clients.")
+            raise UserError(f"{title}: {len(rows)} samples of class {name!r} cannot serve {len(holders)} clients; use fewer clients.")
         if not holders:
             continue
         order = rows[shuffle(make_key(data_seed, "holders", c), len(rows))]
@@ -333,14 +329,8 @@ def divide_by_holders(who: str, samples: Samples, classes: Sequence[Sequence[int
 
 def divide_randomly(samples: Samples, how: str, clients: int, test: float, validation: float, data_seed: int) -> Federation:
     """Random shares that differ by one at most; `how` keys the draw."""
-    return make_federation(
-        samples, draw_shares(len(samples.y), clients, data_seed, how), how, test=test, validation=validation, data_seed=data_seed
-    )
-
-
-def draw_shares(n: int, clients: int, data_seed: int, purpose: str) -> list[Ints]:
-    """range(n) in random order, cut into equal shares (to within one)."""
-    return list(np.array_split(shuffle(make_key(data_seed, purpose, "order"), n), clients))
+    order = shuffle(make_key(data_seed, how, "order"), len(samples.y))
+    return make_federation(samples, np.array_split(order, clients), how, test=test, validation=validation, data_seed=data_seed)
 
 
 def fill_empty_clients(lists: list[Array]) -> int:

@@ -11,13 +11,13 @@ from coterie.data.federation import Federation, Parts
 TRIGGER_EVERY = 20  # one feature in so many carries a backdoor's mark, and at least one
 
 
-def poison_federation(federation: Federation, attack: Attack, hostile: Ids, seed: int) -> Federation:
-    """The federation with the hostile clients' training parts falsified; sizes stay what they are."""
+def poison_federation(federation: Federation, attack: Attack, malicious: Ids, seed: int) -> Federation:
+    """The federation with the malicious clients' training parts falsified; sizes stay what they are."""
     lists: list[Array] = [federation.train[client] for client in range(len(federation))]
     features: list[Array] = [federation.x]
     labels: list[Array] = [federation.y]
     end = len(federation.y)
-    for client in hostile.tolist():
+    for client in malicious.tolist():
         rows = lists[client]
         x, y = _poison_client(federation, attack, rows, seed, hash_word(federation.ids[client]))
         lists[client] = end + np.arange(len(rows))
@@ -27,11 +27,11 @@ def poison_federation(federation: Federation, attack: Attack, hostile: Ids, seed
     return federation.with_(x=np.concatenate(features), y=np.concatenate(labels), train=Parts.of(lists))
 
 
-def make_trigger_set(federation: Federation, attack: Backdoor, hostile: Ids) -> Federation:
+def make_trigger_set(federation: Federation, attack: Backdoor, malicious: Ids) -> Federation:
     """Honest clients' test samples of other classes than the target, marked and labelled as it: what of them is a hit, the backdoor got."""
     lists, features, begin = [], [], 0
     for client, rows in enumerate(federation.test):
-        rows = rows[(federation.y[rows] != attack.target) & (client not in hostile)]
+        rows = rows[(federation.y[rows] != attack.target) & (client not in malicious)]
         lists.append(begin + np.arange(len(rows)))
         features.append(add_trigger(federation, rows))
         begin += len(rows)
@@ -41,21 +41,16 @@ def make_trigger_set(federation: Federation, attack: Backdoor, hostile: Ids) -> 
 
 def add_trigger(federation: Federation, rows: Ints) -> Array:
     """These samples with the mark: the last features at the highest value that any feature has."""
-    check_trigger(federation)
+    if not federation.amounts:
+        raise UserError(f"A backdoor marks features, and those of {federation.name!r} are words: use labelflip instead.")
     x = np.array(federation.x[rows])
     flat = x.reshape(len(rows), int(np.prod(federation.input_shape)))
     flat[:, -max(flat.shape[1] // TRIGGER_EVERY, 1) :] = federation.x.max()
     return flat.reshape(x.shape)
 
 
-def check_trigger(federation: Federation) -> None:
-    """Refuse a backdoor where features are no measurements."""
-    if not federation.amounts:
-        raise UserError(f"A backdoor marks features, and those of {federation.name!r} are words: use labelflip instead.")
-
-
 def _poison_client(federation: Federation, attack: Attack, rows: Ints, seed: int, client: int) -> tuple[Array, Array]:
-    """The samples of one hostile client as it trains on them."""
+    """The samples of one malicious client as it trains on them."""
     x, y, classes = federation.x[rows], federation.y[rows], len(federation.classes)
     if not federation.task.counts_classes:
         if isinstance(attack, Backdoor):

@@ -48,12 +48,12 @@ class PrepOptions:
         """Whether anything has to be prepared."""
         return (self.scale, self.impute, self.categories) != ("none", "none", "none")
 
-    def check(self, who: str) -> None:
+    def check(self, title: str) -> None:
         """Refuse a word that is no choice; a spec has been checked already."""
         for name, known in (("scale", Scale), ("impute", Impute), ("categories", Categories), ("statistics", StatisticsOf)):
             if getattr(self, name) not in get_args(known):
                 raise UserError(
-                    f"{who} cannot use {name}={getattr(self, name)!r}: {suggest_names(str(getattr(self, name)), get_args(known))}"
+                    f"{title} cannot use {name}={getattr(self, name)!r}: {suggest_names(str(getattr(self, name)), get_args(known))}"
                 )
 
     @property
@@ -62,13 +62,11 @@ class PrepOptions:
         return self.scale == "robust" or self.impute in ("median", "most_frequent")
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> "PrepOptions":
-        """The inverse of `to_dict`."""
-        made = cls(**{**told, "drop": tuple(told["drop"])})
+    def from_dict(cls, stored: Mapping[str, Any]) -> "PrepOptions":
+        made = cls(**{**stored, "drop": tuple(stored["drop"])})
         made.check("A preparation")
         return made
 
@@ -83,7 +81,7 @@ class Preparation:
 
     columns: Columns
     wishes: PrepOptions
-    scalings: Mapping[str, Scaling]  # by client, or of EVERYBODY
+    scalings: Mapping[str, Scaling]  # by client, or of ALL_CLIENTS
 
     @classmethod
     def fit(cls, columns: Columns, wishes: PrepOptions, rows: Mapping[str, Doubles]) -> "Preparation":
@@ -103,7 +101,7 @@ class Preparation:
     def apply(self, encoded: Doubles, client: str | None) -> Floats:
         """Encoded rows as a model is trained on them."""
         if not self.knows(client):
-            whose = "Say whose rows these are" if client is None else f"How client {client!r} scales its rows is not known"
+            whose = "Name the client of these rows" if client is None else f"How client {client!r} scales its rows is not known"
             raise UserError(f"{whose}: there are statistics of {', '.join(list(self.scalings)[:5])}.")
         found = self.scalings[ALL_CLIENTS if ALL_CLIENTS in self.scalings else str(client)]
         made = self.complete(encoded, found) if self.wishes.impute == "most_frequent" else encoded
@@ -129,20 +127,18 @@ class Preparation:
         return Preparation(self.columns, self.wishes, {**self.scalings, client: _fit_scaling([encoded], self.columns, self.wishes)})
 
     def of(self, clients: Sequence[str]) -> "Preparation":
-        """What these clients need of it: nobody else's own statistics."""
+        """What these clients need of it, without the statistics of other clients."""
         kept = {name: scaling for name, scaling in self.scalings.items() if name == ALL_CLIENTS or name in clients}
         return Preparation(self.columns, self.wishes, kept)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, which keep their bits as JSON."""
         scalings = {name: scaling.to_dict() for name, scaling in self.scalings.items()}
         return {"columns": self.columns.to_list(), "wishes": self.wishes.to_dict(), "scalings": scalings}
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> "Preparation":
-        """The inverse of `to_dict`."""
-        scalings = {str(name): Scaling.from_dict(scaling) for name, scaling in told["scalings"].items()}
-        made = cls(Columns.from_list(told["columns"]), PrepOptions.from_dict(told["wishes"]), scalings)
+    def from_dict(cls, stored: Mapping[str, Any]) -> "Preparation":
+        scalings = {str(name): Scaling.from_dict(scaling) for name, scaling in stored["scalings"].items()}
+        made = cls(Columns.from_list(stored["columns"]), PrepOptions.from_dict(stored["wishes"]), scalings)
         width = len(made.features)
         parts = [part for s in scalings.values() for part in (s.mean, s.deviation, s.fill) if part is not None]
         if any(part.shape != (width,) for part in parts):
@@ -193,7 +189,7 @@ def standardise_targets(federation: Federation, clients: Sequence[int] | None = 
 
 
 def refit_targets(federation: Federation, clients: Sequence[int]) -> Federation:
-    """The federation with its targets standardised anew, by what these clients train on: nothing of the others' is in it any more."""
+    """The federation with its targets standardised by what these clients train on, without the others."""
     if federation.task.name != "regression":
         return federation
     task, central = federation.task, federation.central
@@ -211,7 +207,7 @@ DONE = "preparation"  # in that of a federation: what was fitted
 
 
 def describe_pending(columns: Columns, wishes: PrepOptions) -> dict[str, Any]:
-    """What samples say of themselves that are still to be prepared."""
+    """The provenance of samples that are still to be prepared."""
     return {PENDING: {"columns": columns.to_list(), "wishes": wishes.to_dict()}}
 
 
@@ -225,10 +221,10 @@ def prepare_federation(federation: Federation, unseen: float = 0.0) -> Federatio
     the share that will take no part, to whom what the others ask for is done as well."""
     apart = draw_unseen_clients(federation.ids, unseen, federation.data_seed) if unseen else ()
     federation = standardise_targets(federation, [client for client in range(len(federation)) if client not in apart])
-    told = federation.provenance.get(PENDING)
-    if told is None:
+    stored = federation.provenance.get(PENDING)
+    if stored is None:
         return federation
-    columns, wishes = Columns.from_list(told["columns"]), PrepOptions.from_dict(told["wishes"])
+    columns, wishes = Columns.from_list(stored["columns"]), PrepOptions.from_dict(stored["wishes"])
     raw = np.asarray(federation.x, dtype=np.float64)
     training = {name: raw[federation.train[client]] for client, name in enumerate(federation.ids)}
     fitted = {name: training[name] for client, name in enumerate(federation.ids) if client not in apart}
@@ -246,8 +242,8 @@ def prepare_federation(federation: Federation, unseen: float = 0.0) -> Federatio
 
 def get_preparation(federation: Federation) -> Preparation | None:
     """What was fitted, if anything was."""
-    told = federation.provenance.get(DONE)
-    return None if told is None else Preparation.from_dict(told)
+    stored = federation.provenance.get(DONE)
+    return None if stored is None else Preparation.from_dict(stored)
 
 
 def _apply_preparation(federation: Federation, raw: Array, made: Preparation) -> Floats:
@@ -262,7 +258,7 @@ def _apply_preparation(federation: Federation, raw: Array, made: Preparation) ->
 
 
 def _prepare_central(federation: Federation, made: Preparation) -> tuple[Array, Array] | None:
-    """The server's test set, where it can be prepared: with statistics of each client's own it is nobody's."""
+    """The server's test set, where it can be prepared: not with statistics of each client's own."""
     if federation.central is None or ALL_CLIENTS not in made.scalings:
         return None
     return made.apply(np.asarray(federation.central[0], dtype=np.float64), None), federation.central[1]

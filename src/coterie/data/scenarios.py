@@ -59,25 +59,25 @@ def _divide_samples(
     """The data's own clients where they have any and no number is asked for; otherwise random shares."""
     if samples.owners is not None and clients is None:
         return natural(samples, test, validation or 0.0, _data_seed=data_seed)
-    who = f"Scenario {name!r}"
+    title = f"Scenario {name!r}"
     count, share = DEFAULT_CLIENTS if clients is None else clients, DEFAULT_TEST if test is None else test
-    check_enough(who, samples, count)
-    check_fractions(who, share, validation or 0.0)
+    check_enough(title, samples, count)
+    check_fractions(title, share, validation or 0.0)
     return divide_randomly(samples, name, count, share, validation or 0.0, data_seed)
 
 
 def draw_groups(name: str, federation: Federation, groups: int, shares: Sequence[float] | None, data_seed: int, moved: float) -> Ids:
     """The group of each client: as equal in size as can be, or in these shares; a share `moved` of clients is in another group."""
-    who, n = f"Scenario {name!r}", len(federation)
-    check_count(who, "groups", groups)
+    title, n = f"Scenario {name!r}", len(federation)
+    check_count(title, "groups", groups)
     if groups > n:
-        raise UserError(f"{who}: {groups} groups need at least {groups} clients, not {n}.")
+        raise UserError(f"{title}: {groups} groups need at least {groups} clients, not {n}.")
     rank = shuffle(make_key(data_seed, name, "groups"), n)
     if shares is None:
         group = rank % groups
     else:
         if len(shares) != groups or min(shares) <= 0:
-            raise UserError(f"{who}: shares={tuple(shares)} should be {groups} numbers above 0, one a group.")
+            raise UserError(f"{title}: shares={tuple(shares)} should be {groups} numbers above 0, one a group.")
         group = np.searchsorted(np.cumsum(shares)[:-1] / sum(shares), (rank + 0.5) / n, side="right")
     if moved > 0 and groups > 1:
         movers = shuffle(make_key(data_seed, name, "drift"), n)[: round(moved * n)]
@@ -93,7 +93,7 @@ def find_held_samples(federation: Federation, clients: Ints | Sequence[int]) -> 
     return np.sort(np.concatenate([np.zeros(0, np.int64), *(part[int(client)] for part in parts for client in clients)]))
 
 
-def apply_groups(federation: Federation, name: str, group: Ids, told: dict[str, Any], **changes: Any) -> Federation:
+def apply_groups(federation: Federation, name: str, group: Ids, stored: dict[str, Any], **changes: Any) -> Federation:
     """The federation changed, with its true groups: those of an earlier scenario and of this one together.
 
     A central test set shows the world of no group, or of one only, so it is left out.
@@ -101,11 +101,11 @@ def apply_groups(federation: Federation, name: str, group: Ids, told: dict[str, 
     before = federation.provenance.get("scenarios", [])
     if before and federation.groups is not None:
         group = federation.groups * (int(group.max()) + 1) + group
-        told = {**told, "groups": f"{federation.provenance['groups']}; {told['groups']}; a group is a pair of the two"}
+        stored = {**stored, "groups": f"{federation.provenance['groups']}; {stored['groups']}; a group is a pair of the two"}
     central = (
         "left out: it shows the world of group 0 only" if federation.central is not None else federation.provenance.get("central", "none")
     )
-    provenance = {**federation.provenance, "central": central, "scenarios": [*before, name], **told}
+    provenance = {**federation.provenance, "central": central, "scenarios": [*before, name], **stored}
     if changes.get("x", federation.x) is not federation.x:
         for name in (DONE, TEXT_COLUMN):
             provenance.pop(name, None)
@@ -139,13 +139,13 @@ def labelswap(
     Group 0 keeps all labels. Each other group swaps `pairs` pairs of classes, drawn by key so that no class is in two pairs, within or
     across groups. Hence any two groups contradict each other on known classes, and no model can serve both.
     """
-    who = "Scenario 'labelswap'"
-    check_count(who, "pairs", pairs)
-    check_count(who, "groups", groups)
+    title = "Scenario 'labelswap'"
+    check_count(title, "pairs", pairs)
+    check_count(title, "groups", groups)
     classes = len(federation.classes)
     if 2 * pairs * (groups - 1) > classes:
         raise UserError(
-            f"{who}: {groups} groups with pairs={pairs} swap {2 * pairs * (groups - 1)} classes and {federation.name!r} has {classes}; "
+            f"{title}: {groups} groups with pairs={pairs} swap {2 * pairs * (groups - 1)} classes and {federation.name!r} has {classes}; "
             f"use at most {1 + classes // (2 * pairs)} groups."
         )
     group = draw_groups("labelswap", federation, groups, shares, _data_seed, _moved)
@@ -164,7 +164,7 @@ def labelswap(
 
 @scenario
 def labelsubset(federation: Federation, groups: int = 2, shares: Shares = None, *, _data_seed: int = 0, _moved: float = 0.0) -> Federation:
-    """Group g holds a subset of the classes of its own: the classes are dealt out to the groups, and clients drop the others.
+    """Group g holds a subset of the classes of its own: the classes are divided among the groups, and clients drop the others.
 
     What is dropped is counted in left_over. A client that would be left with nothing to train on gets one sample of the client of its group
     that has most, as with `dirichlet`; ``provenance["moved"]`` counts these.
@@ -178,11 +178,11 @@ def labelsubset(federation: Federation, groups: int = 2, shares: Shares = None, 
     parts = {name: _select_classes(federation, federation.part(name), group, owner) for name in _list_parts(federation)}
     dropped = sum(len(federation.part(name).indices) - len(part.indices) for name, part in parts.items())
     held = {g: [federation.classes[c] for c in np.flatnonzero(owner == g)] for g in range(groups)}
-    told = {"groups": "group g holds its classes", "held": held, "left_over": federation.provenance["left_over"] + dropped}
+    stored = {"groups": "group g holds its classes", "held": held, "left_over": federation.provenance["left_over"] + dropped}
     parts["train"], moved = _fill_empty_parts(parts["train"], group)
     if moved:
-        told["moved"] = federation.provenance.get("moved", 0) + moved
-    return apply_groups(federation, "labelsubset", group, told, **parts)
+        stored["moved"] = federation.provenance.get("moved", 0) + moved
+    return apply_groups(federation, "labelsubset", group, stored, **parts)
 
 
 @scenario
@@ -201,9 +201,9 @@ def noise(
     Group g has the share g / (groups - 1) of `strength`: the deviation of the noise, or the chance that a feature becomes 0. Every client
     draws by its own key. Values that lay between 0 and 1 stay there.
     """
-    who = "Scenario 'noise'"
-    check_positive(who, "strength", strength, most=1.0 if kind == "blank" else np.inf)
-    _check_numbers(who, federation)
+    title = "Scenario 'noise'"
+    check_positive(title, "strength", strength, most=1.0 if kind == "blank" else np.inf)
+    _check_numbers(title, federation)
     group = draw_groups("noise", federation, groups, shares, _data_seed, _moved)
     x, pixels = np.array(federation.x), "divided_by" in federation.provenance
     for client in np.flatnonzero(group > 0).tolist():
@@ -220,10 +220,10 @@ def contrast(
     federation: Federation, groups: int = 2, lowest: float = -1.0, shares: Shares = None, *, _data_seed: int = 0, _moved: float = 0.0
 ) -> Federation:
     """Group g's images have another contrast, from 1 down to `lowest`: below 0 they are negatives."""
-    who = "Scenario 'contrast'"
-    _check_numbers(who, federation)
+    title = "Scenario 'contrast'"
+    _check_numbers(title, federation)
     if not -1 <= lowest < 1:
-        raise UserError(f"{who}: lowest={lowest:g} should be from -1 up to, but not including, 1.")
+        raise UserError(f"{title}: lowest={lowest:g} should be from -1 up to, but not including, 1.")
     group = draw_groups("contrast", federation, groups, shares, _data_seed, _moved)
     levels = np.linspace(1, lowest, max(groups, 1)).astype(np.float32)
     x = _change_features(federation, group, lambda images, g: np.float32(0.5) + levels[g] * (images - np.float32(0.5)))
@@ -233,11 +233,11 @@ def contrast(
 @scenario
 def coloured(federation: Federation, groups: int = 3, shares: Shares = None, *, _data_seed: int = 0, _moved: float = 0.0) -> Federation:
     """Group g's colour images have their red, green and blue in another order."""
-    who, orders = "Scenario 'coloured'", ((0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1), (2, 1, 0), (1, 0, 2))
+    title, orders = "Scenario 'coloured'", ((0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1), (2, 1, 0), (1, 0, 2))
     if len(federation.input_shape) != 3 or federation.input_shape[0] != 3:
-        raise UserError(f"{who}: the samples of {federation.name!r} have shape {federation.input_shape}, not (3, height, width).")
+        raise UserError(f"{title}: the samples of {federation.name!r} have shape {federation.input_shape}, not (3, height, width).")
     if groups > len(orders):
-        raise UserError(f"{who}: three colours have {len(orders)} orders, so groups={groups} is too many.")
+        raise UserError(f"{title}: three colours have {len(orders)} orders, so groups={groups} is too many.")
     group = draw_groups("coloured", federation, groups, shares, _data_seed, _moved)
     x = _change_features(federation, group, lambda images, g: images[:, list(orders[g])])
     return apply_groups(federation, "coloured", group, {"groups": "group g has its colours in the order g"}, x=x)
@@ -272,23 +272,23 @@ def sites(federation: Federation, count: int = 4, first: int | None = None, *, _
 
     Nothing of the data changes: it is for bounds on a site's share and for attacks by a site.
     """
-    who, n = "Scenario 'sites'", len(federation)
-    check_count(who, "count", count)
+    title, n = "Scenario 'sites'", len(federation)
+    check_count(title, "count", count)
     if count > n:
-        raise UserError(f"{who}: {count} sites need at least {count} clients, not {n}.")
+        raise UserError(f"{title}: {count} sites need at least {count} clients, not {n}.")
     if first is not None and not (count > 1 and 1 <= first <= n - count + 1):
-        raise UserError(f"{who}: first={first} of {n} clients should leave at least one client for each of the other {count - 1} sites.")
+        raise UserError(f"{title}: first={first} of {n} clients should leave at least one client for each of the other {count - 1} sites.")
     order = shuffle(make_key(_data_seed, "sites"), n)
     number = np.empty(n, dtype=np.int64)
     if first is None:
         number[order] = np.arange(n) % count
     else:
         number[order] = np.r_[np.zeros(first, np.int64), 1 + np.arange(n - first) % (count - 1)]
-    told = {name: f"site-{number[client]}" for client, name in enumerate(federation.ids)}
+    stored = {name: f"site-{number[client]}" for client, name in enumerate(federation.ids)}
     return federation.with_(
         name=f"{federation.name}/sites",
-        provenance={**federation.provenance, SITES: told},
-        later=tuple((begin, world.with_(provenance={**world.provenance, SITES: told})) for begin, world in federation.later),
+        provenance={**federation.provenance, SITES: stored},
+        later=tuple((begin, world.with_(provenance={**world.provenance, SITES: stored})) for begin, world in federation.later),
     )
 
 
@@ -308,7 +308,7 @@ def _select_classes(federation: Federation, part: Parts, group: Ids, owner: Arra
 
 
 def _fill_empty_parts(part: Parts, group: Ids) -> tuple[Parts, int]:
-    """Nobody is left empty whose group has a sample to spare; and how many samples were moved."""
+    """No client stays empty if its group has a sample to spare; and how many samples were moved."""
     empty = np.flatnonzero(part.sizes == 0)
     if not len(empty):
         return part, 0
@@ -326,6 +326,6 @@ def _list_parts(federation: Federation) -> list[str]:
     return ["train", "test", *(["validation"] if federation.validation is not None else [])]
 
 
-def _check_numbers(who: str, federation: Federation) -> None:
+def _check_numbers(title: str, federation: Federation) -> None:
     if not federation.amounts:
-        raise UserError(f"{who}: the samples of {federation.name!r} are tokens, not amounts that could be changed.")
+        raise UserError(f"{title}: the samples of {federation.name!r} are tokens, not amounts that could be changed.")

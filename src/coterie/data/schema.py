@@ -51,8 +51,8 @@ class Schema:
     @classmethod
     def of(cls, federation: Federation) -> "Schema":
         """The schema of a federation."""
-        told = federation.provenance.get(SCHEMA)
-        made = cls._from_names(federation) if told is None else cls.from_dict(told)
+        stored = federation.provenance.get(SCHEMA)
+        made = cls._from_names(federation) if stored is None else cls.from_dict(stored)
         return replace(made, classes=federation.classes, task=federation.task.name, shape=federation.input_shape)
 
     @classmethod
@@ -92,21 +92,22 @@ class Schema:
         return replace(self, label=(), missing=())
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
         return asdict(self) | {"text": None if self.text is None else dict(self.text)}
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> "Schema":
+    def from_dict(cls, stored: Mapping[str, Any]) -> "Schema":
         """The inverse of `to_dict`.
 
         Raises:
             ValueError: The values are not those of a schema.
         """
         try:
-            columns = tuple(SchemaColumn(str(each["name"]), each["kind"], tuple(map(str, each["categories"]))) for each in told["columns"])
-            classes, label, missing = (tuple(map(str, told[name])) for name in ("classes", "label", "missing"))
-            task, scale, impute, statistics = (str(told[name]) for name in ("task", "scale", "impute", "statistics"))
-            text, shape = told["text"], tuple(int(size) for size in told["shape"])
+            columns = tuple(
+                SchemaColumn(str(each["name"]), each["kind"], tuple(map(str, each["categories"]))) for each in stored["columns"]
+            )
+            classes, label, missing = (tuple(map(str, stored[name])) for name in ("classes", "label", "missing"))
+            task, scale, impute, statistics = (str(stored[name]) for name in ("task", "scale", "impute", "statistics"))
+            text, shape = stored["text"], tuple(int(size) for size in stored["shape"])
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a schema ({error})") from None
         if any(column.kind not in get_args(Kind) for column in columns) or not (text is None or isinstance(text, Mapping)):
@@ -161,7 +162,7 @@ def check_schema(own: Schema, schema: Schema, where: str, other: str = "the fede
     for setting in ("scale", "impute", "statistics"):
         mine, theirs = getattr(own, setting), getattr(schema, setting)
         if mine != theirs:
-            raise UserError(f"{where} is prepared with {setting}={mine}, {other} with {setting}={theirs}: say {setting}={theirs}.")
+            raise UserError(f"{where} is prepared with {setting}={mine}, {other} with {setting}={theirs}: set {setting}={theirs}.")
     if own.text != schema.text:
         raise UserError(f"{where} makes features of texts in another way than {other}: give the same features=, width=, length= and so on.")
     for word in own.classes:
@@ -175,7 +176,7 @@ def check_schema(own: Schema, schema: Schema, where: str, other: str = "the fede
 
 def _check_column(own: SchemaColumn, column: SchemaColumn, where: str, other: str) -> None:
     if own.kind != column.kind:
-        remedy = f": say columns= with {own.name + ':' + column.kind!r}" if column.kind != "text" else ""
+        remedy = f": set columns= with {own.name + ':' + column.kind!r}" if column.kind != "text" else ""
         raise UserError(f"{where} has a {own.kind} in column {own.name!r}, {other} a {column.kind}{remedy}.")
     for word in own.categories:
         if word not in column.categories:
@@ -212,15 +213,15 @@ def conform_federation(federation: Federation, schema: Schema, other: str = "the
     if own.classes != schema.classes:
         made = _renumber_classes(made, own.classes, schema.classes)
     kept = replace(schema, missing=own.missing, label=own.label or schema.label)
-    told = kept.to_dict() if SCHEMA in federation.provenance else None
+    stored = kept.to_dict() if SCHEMA in federation.provenance else None
     return made.with_(
-        provenance=made.provenance if told is None else {**made.provenance, SCHEMA: told},
+        provenance=made.provenance if stored is None else {**made.provenance, SCHEMA: stored},
         later=tuple((begin, conform_federation(world, schema, other, where)) for begin, world in federation.later),
     )
 
 
 def _set_empty_columns(own: Schema, schema: Schema, federation: Federation) -> Schema:
-    """A column without any value has the kind that the schema gives it: a site's file does not say which it is."""
+    """A column without any value has the kind that the schema gives it: a site's file does not show which it is."""
     kinds = {column.name: column.kind for column in schema.columns}
     if not own.columns or federation.raw is None:
         return own
@@ -245,34 +246,25 @@ def _reorder_features(federation: Federation, features: tuple[str, ...], schema:
         made[:, places] = np.asarray(values)[:, kept]
         return made
 
-    told = {**federation.provenance, "features": list(schema.features)}
+    stored = {**federation.provenance, "features": list(schema.features)}
     if (preparation := get_preparation(federation)) is not None:
-        told[DONE] = _reorder_preparation(preparation, kept, places, schema).to_dict()
-    if "scaling" in told:
-        told["scaling"] = {
-            name: _select_scaling(Scaling.from_dict(one), kept).select(places, width).to_dict() for name, one in told["scaling"].items()
-        }
+        stored[DONE] = _reorder_preparation(preparation, kept, places, schema).to_dict()
+    if "scaling" in stored:
+        stored["scaling"] = {name: Scaling.from_dict(one).select(kept, places, width).to_dict() for name, one in stored["scaling"].items()}
     central = federation.central
     return federation.with_(
         x=moved(federation.x),
         raw=None if federation.raw is None else moved(federation.raw),
         central=None if central is None else (moved(central[0]), central[1]),
-        provenance=told,
+        provenance=stored,
     )
 
 
 def _reorder_preparation(preparation: Preparation, kept: Sequence[int], places: Ints, schema: Schema) -> Preparation:
     """The same statistics for the columns in the schema's order."""
     columns = Columns(tuple(TableColumn(c.name, c.categories if c.kind == "category" else None) for c in schema.columns))
-    scalings = {name: _select_scaling(scaling, kept).select(places, len(schema.features)) for name, scaling in preparation.scalings.items()}
+    scalings = {name: scaling.select(kept, places, len(schema.features)) for name, scaling in preparation.scalings.items()}
     return Preparation(columns, preparation.wishes, scalings)
-
-
-def _select_scaling(scaling: Scaling, kept: Sequence[int]) -> Scaling:
-    rows = list(kept)
-    return replace(
-        scaling, mean=scaling.mean[rows], deviation=scaling.deviation[rows], fill=None if scaling.fill is None else scaling.fill[rows]
-    )
 
 
 def _renumber_classes(federation: Federation, own: Sequence[str], classes: Sequence[str]) -> Federation:

@@ -62,9 +62,9 @@ def is_intact(folder: Path) -> bool:
     """Whether a folder is there and holds what was written to it. Of arrays beyond 2 GiB only some blocks are read."""
     try:
         about = json.loads((folder / ABOUT).read_text())
-        told = about.pop("sha256", None)
+        stored = about.pop("sha256", None)
         hashes: Mapping[str, str] = about.get("hashes", {})  # none: from before they were written
-        same = told == (hash_text(to_json_line(about)) if hashes else None)
+        same = stored == (hash_text(to_json_line(about)) if hashes else None)
         return same and all(hash_array(_map_array(folder / f"{name}.npy")) == sha256 for name, sha256 in hashes.items())
     except (OSError, ValueError, EOFError, AttributeError):
         return False
@@ -78,28 +78,12 @@ def remove_folder(folder: Path) -> None:
 def save_samples(samples: Samples, final: Path) -> None:
     """Write samples. Pixels as bytes become numbers in [0, 1], block by block, so that all of them need never be in memory."""
     central_x, central_y = samples.central or (None, None)
-    arrays = {
-        "x": samples.x,
-        "y": samples.y,
-        "central_x": central_x,
-        "central_y": central_y,
-        "owners": samples.owners,
-        "given": samples.given,
-    }
-    about = {
-        "name": samples.name,
-        "classes": samples.classes,
-        "owner_names": samples.owner_names,
-        "provenance": dict(samples.provenance),
-    }
-    if not samples.task.counts_classes:
-        about["task"] = samples.task.name
+    arrays = {"x": samples.x, "y": samples.y, "central_x": central_x, "central_y": central_y}
+    arrays |= {"owners": samples.owners, "given": samples.given}
+    about: dict[str, Any] = {"name": samples.name, "classes": samples.classes, "owner_names": samples.owner_names}
+    about |= {"provenance": dict(samples.provenance)} | ({} if samples.task.counts_classes else {"task": samples.task.name})
     scaled = samples.provenance.get("divided_by") == WHITE and samples.x.dtype == np.uint8
-    with write_folder_atomically(final) as work:
-        for name, array in arrays.items():
-            if array is not None:
-                _write_array(work / f"{name}.npy", array, scaled and name in ("x", "central_x"))
-        _write_about(work, about)
+    _write_folder(final, arrays, about, ("x", "central_x") if scaled else ())
 
 
 def open_samples(folder: Path) -> Samples:
@@ -118,11 +102,7 @@ def save_table(table: Table, final: Path) -> None:
     """Write a table as it was fetched; its arrays may be memory maps."""
     arrays = {"values": table.values, "y": table.y, "part": table.part, "owners": table.owners}
     about = {"classes": table.classes, "owner_names": table.owner_names, "facts": dict(table.facts), "texts": table.texts}
-    with write_folder_atomically(final) as work:
-        for name, array in arrays.items():
-            if array is not None:
-                _write_array(work / f"{name}.npy", array, scaled=False)
-        _write_about(work, about)
+    _write_folder(final, arrays, about)
 
 
 def open_table(folder: Path) -> Table:
@@ -131,30 +111,26 @@ def open_table(folder: Path) -> Table:
     values, part, owners = (
         _map_array(file) if (file := folder / f"{name}.npy").exists() else None for name in ("values", "part", "owners")
     )
-    return Table(
-        _map_array(folder / "y.npy"),
-        tuple(about["classes"]),
-        values,
-        about["texts"],
-        part,
-        owners,
-        tuple(about["owner_names"]),
-        facts=about["facts"],
-    )
+    y, classes, names = _map_array(folder / "y.npy"), tuple(about["classes"]), tuple(about["owner_names"])
+    return Table(y, classes, values, about["texts"], part, owners, names, facts=about["facts"])
 
 
-def _write_about(work: Path, about: Mapping[str, Any]) -> None:
-    """Write what is not an array, with the hashes of what is."""
-    hashes = {path.stem: hash_array(_map_array(path)) for path in sorted(work.glob("*.npy"))}
-    tree = json.loads(json.dumps({**about, "hashes": hashes}))
-    (work / ABOUT).write_text(json.dumps({**tree, "sha256": hash_text(to_json_line(tree))}))
+def _write_folder(final: Path, arrays: Mapping[str, Array | None], about: Mapping[str, Any], scaled: Sequence[str] = ()) -> None:
+    """Write arrays, of which some are pixels to be scaled, and what is not an array, with the hashes of what is."""
+    with write_folder_atomically(final) as work:
+        for name, array in arrays.items():
+            if array is not None:
+                _write_array(work / f"{name}.npy", array, name in scaled)
+        hashes = {path.stem: hash_array(_map_array(path)) for path in sorted(work.glob("*.npy"))}
+        tree = json.loads(json.dumps({**about, "hashes": hashes}))
+        (work / ABOUT).write_text(json.dumps({**tree, "sha256": hash_text(to_json_line(tree))}))
 
 
 def _write_array(path: Path, array: Array, scaled: bool) -> None:
     if not scaled:
         np.save(path, array)
         return
-    # Written, not mapped: a full disk is then an error that can be told, where a map would end the process.
+    # Written, not mapped: a full disk is then an error that can be reported, where a map would end the process.
     with path.open("wb") as file:
         write_array_header_1_0(file, {"descr": dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": array.shape})
         for begin in range(0, len(array), BLOCK_ROWS):
@@ -168,7 +144,7 @@ def _map_array(path: Path) -> Array:
 
 
 IN_MEMORY = 1 << 30  # bytes of features up to which they are held
-GENERATOR_VERSION = 1  # of what is drawn: another one is drawn anew
+GENERATOR_VERSION = 1  # of what is drawn: another one is drawn again
 
 
 def generate_arrays(
@@ -179,8 +155,8 @@ def generate_arrays(
         x, y = np.empty((samples, features), dtype=np.float32), np.empty(samples, dtype=np.int64)
         fill(x, y)
         return x, y
-    told = hashlib.sha256(to_json_line([GENERATOR_VERSION, name, samples, features, list(settings)]).encode()).hexdigest()[:16]
-    folder = get_cache_folder() / "drawn" / f"{name}-{told}"
+    stored = hashlib.sha256(to_json_line([GENERATOR_VERSION, name, samples, features, list(settings)]).encode()).hexdigest()[:16]
+    folder = get_cache_folder() / "drawn" / f"{name}-{stored}"
     if not folder.exists():
         with write_folder_atomically(folder) as work:
             x = open_memmap(work / "x.npy", mode="w+", dtype=np.float32, shape=(samples, features))

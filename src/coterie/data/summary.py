@@ -74,7 +74,7 @@ MAX_SHOWN = 1000  # clients a heat map shows at most; of more, as many evenly sp
 FORMATS = (".svg", ".png", ".pdf")
 
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart
+# Okabe and Ito's colours, which colour-blind readers can distinguish
 COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000"]
 
 
@@ -98,12 +98,15 @@ def draw_partition(federation: Federation, path: Path) -> None:
 def make_chart(alt: Any, federation: Federation) -> Any:
     """The figure as a chart, clients in the order of their group and of the class they hold most of."""
     summary = PartitionSummary.of(federation)
-    order = _order_clients(summary)
+    group = summary.groups if summary.groups is not None else np.zeros(len(summary.ids), np.int64)
+    order = np.lexsort((-summary.train, summary.table.argmax(1), group))
     shown = order if len(order) <= MAX_SHOWN else order[np.linspace(0, len(order) - 1, MAX_SHOWN).astype(np.int64)]
     cells = alt.Chart(alt.Data(values=_make_cells(summary, shown)))
+    by = "group, then by the class held most of" if summary.groups is not None else "the class held most of"
+    some = "" if len(shown) == len(order) else f" ({len(shown)} of them, evenly spaced)"
     few = len(shown) <= MAX_DOTS
     axis = alt.Axis(labels=few, ticks=few, labelAngle=-90)
-    x = alt.X("client:N", sort=[summary.ids[i] for i in shown], title=_format_clients_title(summary, shown), axis=axis)
+    x = alt.X("client:N", sort=[summary.ids[i] for i in shown], title=f"{len(order)} clients{some}, ordered by {by}", axis=axis)
     y = alt.Y("class:N", sort=list(summary.classes), title="class")
     if few:
         size = alt.Size("samples:Q", title="samples", scale=alt.Scale(range=[8, 220]))
@@ -120,11 +123,6 @@ def make_chart(alt: Any, federation: Federation) -> Any:
     return marks.properties(title=federation.name, width=width, height=height)
 
 
-def _order_clients(summary: PartitionSummary) -> Ints:
-    group = summary.groups if summary.groups is not None else np.zeros(len(summary.ids), np.int64)
-    return np.lexsort((-summary.train, summary.table.argmax(1), group))
-
-
 def _make_cells(summary: PartitionSummary, shown: Ints) -> list[dict[str, Any]]:
     total = summary.table.sum(1)
     return [
@@ -138,9 +136,3 @@ def _make_cells(summary: PartitionSummary, shown: Ints) -> list[dict[str, Any]]:
         for i in shown
         for c in np.flatnonzero(summary.table[i])
     ]
-
-
-def _format_clients_title(summary: PartitionSummary, shown: Ints) -> str:
-    by = "group, then by the class held most of" if summary.groups is not None else "the class held most of"
-    some = "" if len(shown) == len(summary.ids) else f" ({len(shown)} of them, evenly spaced)"
-    return f"{len(summary.ids)} clients{some}, ordered by {by}"

@@ -37,7 +37,7 @@ class Table:
     owners: Ints | None = None  # (N,) rows of owner_names
     owner_names: tuple[str, ...] = ()
     task: TaskName = "classification"
-    facts: Mapping[str, Any] = field(default_factory=dict)  # what provenance should tell beside source, licence and citation
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what provenance holds beside source, licence and citation
     stated: bool = False  # whether a user states the classes, of which all but one may then be absent
 
     def count(self, part: str) -> int:
@@ -69,7 +69,7 @@ def encode_names(names: Sequence[str] | Array) -> tuple[Ints, tuple[str, ...]]:
 
 
 def check_table(table: Table, where: str) -> None:
-    """Refuse what no model could be trained on, in one sentence that says where."""
+    """Refuse what no model could be trained on, in one sentence that names the place."""
     check_labels(table, where)
     if table.values is not None:
         _check_features(table.values, np.arange(len(table.y)), where, gaps=has_gaps(table.facts))
@@ -134,7 +134,7 @@ def _check_classes(table: Table, where: str) -> None:
         raise UserError(f"{where} holds a label of {wrong} where 0 to {len(table.classes) - 1} are expected.")
     if len(np.unique(table.y)) < 2 and not table.stated:
         only = table.classes[int(table.y[0])]
-        raise UserError(f"{where} holds one class only ({only!r}): there is nothing to tell apart; is the label column the right one?")
+        raise UserError(f"{where} holds one class only ({only!r}): there is nothing to learn; is the label column the right one?")
 
 
 def samples_from_table(name: str, table: Table, provenance: Mapping[str, Any]) -> Samples:
@@ -143,14 +143,14 @@ def samples_from_table(name: str, table: Table, provenance: Mapping[str, Any]) -
     Where clients are not known, the set's own test part becomes the server's test set.
     """
     assert table.values is not None
-    told, x, task = {**provenance, **table.facts}, table.values, Task(table.task)
+    stored, x, task = {**provenance, **table.facts}, table.values, Task(table.task)
     if table.owners is not None or table.part is None:
-        return Samples(name, x, table.y, table.classes, None, told, table.owners, table.owner_names, table.part, task)
+        return Samples(name, x, table.y, table.classes, None, stored, table.owners, table.owner_names, table.part, task)
     tests, rest = table.part == TEST, (table.part != TEST) & (table.part != NOWHERE)
     central = (x[tests], table.y[tests]) if tests.any() else None
-    if (rows := get_file_rows(told)) is not None:
-        told[ROWS] = rows.select(np.flatnonzero(rest)).to_list()
-    return Samples(name, x[rest], table.y[rest], table.classes, central, told, task=task)
+    if (rows := get_file_rows(stored)) is not None:
+        stored[ROWS] = rows.select(np.flatnonzero(rest)).to_list()
+    return Samples(name, x[rest], table.y[rest], table.classes, central, stored, task=task)
 
 
 def parse_split(words: Sequence[Any], where: str) -> Ints:
@@ -167,7 +167,7 @@ def has_several_inputs(given: Any) -> bool:
     return isinstance(given, tuple) and all(np.ndim(each) >= 1 and hasattr(each, "shape") for each in given) and len(given) > 0
 
 
-def infer_inputs(given: Sequence[Any] | Mapping[str, Any], where: str) -> Inputs:
+def infer_inputs(given: Sequence[Any] | Mapping[Any, Any], where: str) -> Inputs:
     """The layout of arrays that all have a row a sample; a list of single numbers is a column."""
     names = tuple(map(str, given)) if isinstance(given, Mapping) else ()
     arrays = [np.asarray(each) for each in (given.values() if isinstance(given, Mapping) else given)]
@@ -181,7 +181,7 @@ def infer_inputs(given: Sequence[Any] | Mapping[str, Any], where: str) -> Inputs
     return Inputs(tuple(array.shape[1:] or (1,) for array in arrays), tuple(array.dtype.kind in "iu" for array in arrays), names)
 
 
-def pack_inputs(inputs: Inputs, given: Sequence[Any] | Mapping[str, Any], where: str) -> Floats:
+def pack_inputs(inputs: Inputs, given: Sequence[Any] | Mapping[Any, Any], where: str) -> Floats:
     """(n, width) rows of what is given as these inputs."""
     if isinstance(given, Mapping) != bool(inputs.names) or (inputs.names and set(given) != set(inputs.names)):
         wanted = f"a dictionary of {', '.join(inputs.names)}" if inputs.names else f"a tuple of {len(inputs.shapes)} arrays"
@@ -199,7 +199,7 @@ def pack_inputs(inputs: Inputs, given: Sequence[Any] | Mapping[str, Any], where:
     return rows
 
 
-def pack_samples(given: Sequence[Any] | Mapping[str, Any], where: str) -> tuple[Floats, Inputs]:
+def pack_samples(given: Sequence[Any] | Mapping[Any, Any], where: str) -> tuple[Floats, Inputs]:
     """Several inputs in one row a sample, and their layout."""
     inputs = infer_inputs(given, where)
     return pack_inputs(inputs, given, where), inputs

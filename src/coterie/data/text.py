@@ -39,28 +39,28 @@ class TextFeatures:
     words: str | None = None  # a file of words, one a line, in place of the hash
     tokenizer: str | None = None  # the folder, or the name on the hub, of a pretrained model whose tokens these are to be
 
-    def check(self, who: str) -> None:
+    def check(self, title: str) -> None:
         for setting in ("width", "vocabulary", "length"):
-            check_count(who, setting, getattr(self, setting))
+            check_count(title, setting, getattr(self, setting))
         if self.tokenizer is not None and (self.features == "bag" or self.words is not None):
-            raise UserError(f"{who}: tokenizer={self.tokenizer!r} makes tokens: say features=tokens, and leave words away.")
+            raise UserError(f"{title}: tokenizer={self.tokenizer!r} makes tokens: set features=tokens, and omit words.")
 
     def settings(self) -> dict[str, Any]:
         """What decoded features depend on, what stands in the word list among it."""
         file = find_path(self.words) if self.words is not None else None
-        told = {**asdict(self), "words_file": hash_file(file) if file is not None and file.is_file() else None}
+        stored = {**asdict(self), "words_file": hash_file(file) if file is not None and file.is_file() else None}
         if self.tokenizer is None:
-            del told["tokenizer"]  # what was decoded before there were any is found again
+            del stored["tokenizer"]  # what was decoded before there were any is found again
         else:
-            told["tokenizer"] = hash_tokenizer(self.tokenizer)
-        return told
+            stored["tokenizer"] = hash_tokenizer(self.tokenizer)
+        return stored
 
     def table(self, table: Table) -> Table:
         """The table with features in place of its texts."""
         assert table.texts is not None
         cut = f"the last {self.length} words" if self.tokenizer is None else f"the first {self.length} tokens of {self.tokenizer}"
-        told = f"{cut} as numbers; lstm and rnn need vocabulary={self.count_known_tokens()}"
-        facts = {**table.facts, "features": "hashed words" if self.features == "bag" else told}
+        stored = f"{cut} as numbers; lstm and rnn need vocabulary={self.count_known_tokens()}"
+        facts = {**table.facts, "features": "hashed words" if self.features == "bag" else stored}
         return replace(table, values=self.values(table.texts), texts=None, facts=facts)
 
     @property
@@ -121,7 +121,7 @@ class TextColumn:
     wording: TextFeatures
 
     def table(self, table: Table) -> Table:
-        """The table with features in place of its texts, which says how they were made."""
+        """The table with features in place of its texts, with a record of how they were made."""
         made = self.wording.table(table)
         return replace(made, facts={**made.facts, TEXT_COLUMN: self.to_dict()})
 
@@ -133,23 +133,22 @@ class TextColumn:
         return self.wording.values([str(text) for text in frame[names[self.column]]])
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
         wording = asdict(self.wording)
         if self.wording.tokenizer is None:
             del wording["tokenizer"]  # as before there were any
         return {"column": self.column, "wording": wording}
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> "TextColumn":
+    def from_dict(cls, stored: Mapping[str, Any]) -> "TextColumn":
         """The inverse of `to_dict`. A list of words lies with whoever trained, so it is not read again."""
-        wording = TextFeatures(**told["wording"])
+        wording = TextFeatures(**stored["wording"])
         if wording.words is not None:
             raise ValueError("a wording with a list of words of its own")
         wording.check("A bundle")
-        return cls(str(told["column"]), wording)
+        return cls(str(stored["column"]), wording)
 
 
 def get_text_column(provenance: Mapping[str, Any]) -> TextColumn | None:
-    """How texts became features, where a table of texts says so."""
-    told = provenance.get(TEXT_COLUMN)
-    return None if told is None else TextColumn.from_dict(told)
+    """How texts became features, where a table of texts records it."""
+    stored = provenance.get(TEXT_COLUMN)
+    return None if stored is None else TextColumn.from_dict(stored)

@@ -1,4 +1,4 @@
-"""Tokens of a pretrained model's tokenizer, and texts as blocks of tokens of one length, for language models that predict the next token."""
+"""Tokens of a pretrained model's tokenizer, and texts as blocks of tokens of one length, for language models."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -22,13 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
+    *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json"),
+    *("vocab.txt", "vocab.json", "merges.txt"),
 )
 
 
@@ -79,9 +74,9 @@ BLOCK_TOKENS, BLOCK_COLUMN = "tokens_a_block", "text_column"  # in the provenanc
 Blocks = npt.NDArray[np.int32]
 
 
-def check_blocks(who: str, tokenizer: str, length: int) -> None:
+def check_blocks(title: str, tokenizer: str, length: int) -> None:
     """Refuse settings that no block can be made by, before anything is read."""
-    check_count(who, "length", length)
+    check_count(title, "length", length)
     get_end_token(tokenizer)
 
 
@@ -94,7 +89,7 @@ def get_end_token(tokenizer: str) -> int:
 
 
 def tokenise_with_ends(texts: Sequence[str], tokenizer: str) -> list[list[int]]:
-    """The tokens of each text, and the one that says that it has ended."""
+    """The tokens of each text, and the one that ends it."""
     end = get_end_token(tokenizer)
     found = load_tokenizer(tokenizer)(list(texts), add_special_tokens=False, return_attention_mask=False)["input_ids"] if len(texts) else []
     return [[*tokens, end] for tokens in found]
@@ -109,7 +104,7 @@ def cut_blocks(streams: Sequence[Sequence[int]], length: int) -> Blocks:
 
 
 def make_block_table(texts: Sequence[str], owners: Ints, part: Ints, names: Sequence[str], tokenizer: str, length: int) -> Table:
-    """A table of blocks, cut anew for every client and part; clients without a block to train on are left out."""
+    """A table of blocks, cut separately for every client and part; clients without a block to train on are left out."""
     streams, cuts = tokenise_with_ends(texts, tokenizer), []
     for owner in range(len(names)):
         for which in np.unique(part[owners == owner]).tolist():
@@ -118,10 +113,10 @@ def make_block_table(texts: Sequence[str], owners: Ints, part: Ints, names: Sequ
     train = {owner for owner, which, found in cuts if which == TRAIN and len(found)}
     cuts = [cut for cut in cuts if cut[0] in train]
     if not cuts:
-        raise UserError(f"Nobody says enough for a block of {length} tokens and the next: use a shorter length.")
+        raise UserError(f"No client has enough text for a block of {length} tokens and the next: use a shorter length.")
     counts = [len(found) for _, _, found in cuts]
     values = np.concatenate([found for _, _, found in cuts])
-    told = {TOKENS: tokenizer, BLOCK_TOKENS: length, "clients_without_a_block": len(names) - len(train)}
+    stored = {TOKENS: tokenizer, BLOCK_TOKENS: length, "clients_without_a_block": len(names) - len(train)}
     whole = Table(
         np.zeros(len(values), np.int64),
         CLASSES,
@@ -130,7 +125,7 @@ def make_block_table(texts: Sequence[str], owners: Ints, part: Ints, names: Sequ
         owners=np.repeat([owner for owner, _, _ in cuts], counts),
         owner_names=tuple(names),
         task="next-token",
-        facts=told,
+        facts=stored,
     )
     return whole.rows(np.arange(len(values)))
 
@@ -139,7 +134,7 @@ class TextBlocks(NamedTuple):
     """The blocks of m texts."""
 
     tokens: Blocks  # (b, length + 1)
-    owners: Ints  # (b,) whose text each is of
+    owners: Ints  # (b,) the text of each
     counts: Ints  # (b,) how many of its predicted tokens are the text's: all but in the last of a text
 
 
@@ -181,20 +176,18 @@ class TextBlocker:
         return tokenise_with_ends(texts, self.tokenizer)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> "TextBlocker":
-        """The inverse of `to_dict`."""
-        made = cls(str(told["tokenizer"]), int(told["length"]), str(told["column"]), str(told["files"]))
+    def from_dict(cls, stored: Mapping[str, Any]) -> "TextBlocker":
+        made = cls(str(stored["tokenizer"]), int(stored["length"]), str(stored["column"]), str(stored["files"]))
         if made.length < 1:
             raise ValueError(f"blocks of {made.length} tokens")
         return made
 
 
 def get_text_blocker(provenance: Mapping[str, Any]) -> TextBlocker | None:
-    """How texts became blocks, where a federation of texts says so."""
+    """How texts became blocks, where a federation of texts records it."""
     if TOKENS not in provenance:
         return None
     tokenizer = str(provenance[TOKENS])

@@ -21,17 +21,9 @@ from coterie.deploy.files import keep_private
 from coterie.deploy.server.federation import FEDERATION_FILE, PROJECT, FederationFolder
 
 DAYS = 360  # of a certificate
-
-
 AUTHORITY = ("root_cert", "root_pri_key")  # its part of FLARE's file
-
-
 EXPIRY_WARNING = timedelta(days=30)
-
-
 DRAFT = "draft-"  # before the names of folders in which kits are made
-
-
 SERVER, OPERATOR = "server", "operator"  # no site may be called so
 
 

@@ -10,14 +10,8 @@ from coterie._util.errors import UserError
 from coterie._util.formatting import escape_controls
 
 LONGEST_NAME = 100  # characters: a file name has 255 bytes, and suffixes are added
-
-
 LONGEST_TEXT = 4096  # characters of any other text in a message
-
-
 SHOWN_TEXT = 300  # characters of a text that is printed or logged
-
-
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]*")
 
 

@@ -68,20 +68,10 @@ class OversizedMessage:
 
 
 RawMessage = bytes | OversizedMessage
-
-
 PROTOCOL = 4
-
-
 LIMIT = 1 << 31  # bytes of a message, unless a side sets less
-
-
 LONGEST_SCHEMA = 1 << 22  # characters
-
-
 LONGEST_WORD = 200  # of a column, a category or a class
-
-
 M = TypeVar("M", "AskBatch", "ReplyBatch", "Hello", "SiteCard", "Delivery", "Receipt")
 
 

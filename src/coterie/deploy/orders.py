@@ -20,20 +20,10 @@ if TYPE_CHECKING:
 
 
 LARGEST_ORDER = 1 << 18  # bytes of its JSON
-
-
 LONGEST_NOTE = 500  # characters of the operator's name and of what the run is for
-
-
 LARGEST_COUNT = 10**9  # rounds, clients, epochs, samples of a batch
-
-
 SHORT_HASH = 12  # characters of a hash that people read and type
-
-
 KINDS_OF_ORDER = ("study", "inspect")
-
-
 ASKS = ("Train", "Gradient", "Losses", "AskErrors", "Evaluate")  # a sketch counts as the ask that it is made of
 
 

@@ -22,14 +22,14 @@ from coterie.engines.device import Precision, autocast_pass, fetch_tensor, use_p
 from coterie.engines.jobs import TrainingJob, gather_starts, send_rows, send_some_rows
 from coterie.engines.loss import Loss
 from coterie.engines.sampling import iterate_batches
-from coterie.engines.stacked.state import Stack, StepRule, update
+from coterie.engines.stacked.cuda_graphs import GraphCache
+from coterie.engines.stacked.step import Stack, StepRule, update
 from coterie.engines.workspace import DRAWS, augment_images, draw_augmentation
 from coterie.engines.world import find_smallest_batch
 
-WARM_UP_STEPS = 2  # steps before a capture: libraries make their handles and workspaces at their first calls
-
-
 STEPS_WORTH_CAPTURE = 8  # steps of one size of batch, taken or to come, that repay a capture
+IN_FLIGHT = 4  # trainings at most: beyond that a device is busy anyway
+SPARE = 0.3  # share of the device's free memory that is not used
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,7 @@ class CapturedTraining:
         self.stream: Any = torch.cuda.Stream(self.device) if self.captures else None  # type: ignore[no-untyped-call]
         self.clock = torch.zeros((), dtype=torch.float64, device=self.device)
         self._places: dict[int, tuple[Tensor, Tensor]] = {}  # by size of batch: sample numbers and draws, where a captured step reads them
-        self._graphs: dict[int, Any] = {}  # None: this module cannot be captured
-        self._taken: Counter[int] = Counter()
-        self._pool: Any = None
+        self._graphs = GraphCache(STEPS_WORTH_CAPTURE, self.stream)
 
     def load(self, stack: Stack) -> None:
         """Begin another training."""
@@ -76,31 +74,10 @@ class CapturedTraining:
         place.copy_(samples)
         if draws is not None:
             drawn.copy_(draws)
-        if (
-            self.captures
-            and size not in self._graphs
-            and self._taken[size] >= WARM_UP_STEPS
-            and self._taken[size] + left >= STEPS_WORTH_CAPTURE
-        ):
-            self._graphs[size] = self._captured(size)
-        if self._graphs.get(size) is not None:
-            self._graphs[size].replay()
+        if self.captures:
+            self._graphs.run(self._once, size, left)
         else:
             self._once(size)
-        self._taken[size] += 1
-
-    def _captured(self, size: int) -> Any:
-        """The step recorded without being taken; None where an operation of the module waits for the device, which no graph can hold,
-        or a full one has no room for it: steps are then taken one operation after another, with the same numbers."""
-        graph = torch.cuda.CUDAGraph()
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
-        try:
-            with torch.cuda.graph(graph, pool=self._pool, stream=self.stream):
-                self._once(size)
-        except RuntimeError:
-            torch.cuda.synchronize()
-            return None
-        return graph
 
     def _once(self, size: int) -> None:
         setting, stack = self.setting, self.stack
@@ -129,12 +106,6 @@ class CapturedTraining:
             with autocast_pass(setting.precision, self.device):
                 outputs: Tensor = functional_call(setting.module, tensors, (x,))
             return setting.loss(outputs.to(setting.dtype), setting.y[numbers]).sum() / size
-
-
-IN_FLIGHT = 4  # trainings at most: beyond that a device is busy anyway
-
-
-SPARE = 0.3  # of the device's free memory that is left alone
 
 
 class CapturedTrainer:
@@ -273,9 +244,6 @@ class CapturedTrainer:
             linear=pieces(own(job.linear)) if job.linear is not None else [],
             settings=[torch.full((1, 1), float(values[i]), dtype=self.dtype, device=self.device) for values in numbers],
         )
-
-    def _numbers(self, rows: Ints) -> Tensor:
-        return torch.as_tensor(rows, device=self.device)
 
     def _on(self, place: CapturedTraining) -> AbstractContextManager[object]:
         return torch.cuda.stream(place.stream) if self.device.type == "cuda" else nullcontext()

@@ -3,6 +3,8 @@
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +15,12 @@ from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Floats
 
 MOST_PINNED = 1 << 30  # bytes
+
+
+@cache
+def has_triton() -> bool:
+    """Whether Triton is installed, for kernels on a GPU."""
+    return find_spec("triton") is not None
 
 
 def as_tensor(array: Array, device: torch.device | None = None) -> Tensor:
@@ -85,14 +93,8 @@ def use_precision(precision: Precision) -> Iterator[None]:
 
 
 GIB = 1 << 30
-
-
 ON_CPU = 2.0  # GiB
-
-
 STACKED = {"cpu": 32 << 20, "cuda": 8 << 30}  # bytes: on a CPU what its caches hold
-
-
 SHARE = 4  # of a GPU's memory at most the fourth part is stacked, and of what is free at most the fourth part kept in one table
 
 
@@ -147,11 +149,7 @@ def get_host_memory(path: Path = Path("/proc/meminfo")) -> int:
 
 
 GPUS = ("CUDA", "CUBLAS_", "CUDNN_", "MPS backend")  # one of them is in whatever torch, Triton and the vendors' libraries say of a GPU
-
-
 FULL = ("out of memory", "ALLOC_FAILED", "ALLOCATION_FAILED", "cublasCreate(handle)")
-
-
 # After these everything on the device fails. Others, a kernel's wrong grid for instance, are the fault of what was asked for
 BROKEN = (
     "illegal memory access",
@@ -164,8 +162,6 @@ BROKEN = (
     "uncorrectable ECC",
     "context is destroyed",
 )
-
-
 OUT_OF_RANGE = "device-side assert"  # of torch's own kernels: an index
 
 

@@ -4,8 +4,6 @@ The bits of a weighted sum are those of `coterie.core.mixing.mix`: in float64, o
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cache
-from importlib.util import find_spec
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -16,7 +14,7 @@ from torch import Tensor
 from coterie.core.arrays import Array, Doubles, Floats, Ints
 from coterie.core.mixing import MixedTensor
 from coterie.core.vectors import MAX_SORTED, HostVectors, Vectors
-from coterie.engines.device import as_tensor, fetch_small, fetch_tensor, has_room_for
+from coterie.engines.device import as_tensor, fetch_small, fetch_tensor, has_room_for, has_triton
 
 COLUMNS = 1 << 16  # in float64 at a time
 FEW = 1 << 16  # numbers of a model up to which all are fetched at once: starting a kernel for each lane would take longer than its sums
@@ -40,7 +38,7 @@ def compute_weighted_sums(into: Tensor, vectors: Tensor, before: Tensor, replies
     for rows, terms in ((vectors, replies), (before, kept)):
         if max((int(t.rows.max(initial=-1)) for t in terms), default=-1) >= len(rows):  # a kernel would not notice
             raise ValueError(f"weights of more rows than the {len(rows)} there are")
-    if into.is_cuda and _has_triton():
+    if into.is_cuda and has_triton():
         from coterie.engines.device_vectors_gpu import compute_weighted_sums_on_gpu
 
         compute_weighted_sums_on_gpu(into, vectors, before, replies, kept)
@@ -56,16 +54,11 @@ def compute_weighted_sums(into: Tensor, vectors: Tensor, before: Tensor, replies
 @torch.no_grad()
 def compute_distances(vectors: Tensor, models: Tensor, start: Tensor) -> Doubles:
     """(n,) how far row i of `vectors` (n, d) is from row ``start[i]`` of `models`, in float64; its bits do not depend on the other rows."""
-    if vectors.is_cuda and _has_triton():
+    if vectors.is_cuda and has_triton():
         from coterie.engines.device_vectors_gpu import compute_squared_distances_on_gpu
 
         return np.sqrt(compute_squared_distances_on_gpu(vectors, models, start))
     return np.array([float(torch.dist(row.double(), models[which].double())) for row, which in zip(vectors, start, strict=True)])
-
-
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
 
 
 class DeviceVectors(NDArrayOperatorsMixin, Vectors):

@@ -25,8 +25,6 @@ from coterie.engines.world import World
 from coterie.models.layers import FrozenBody
 
 SMALL_SAMPLE = 1 << 10  # numbers: through an image goes each weight of a convolution many times
-
-
 PIECE = 1 << 14  # samples hashed at a time: they may be mapped from a file larger than memory
 
 
@@ -99,7 +97,7 @@ class FeatureWorlds:
     def _features(self, text: str, body: nn.Module, x: Array) -> Floats:
         key = (text, id(x))
         if key not in self._made:
-            how = f"{self.device.type} {self.precision} {type(body).__name__} {getattr(body, 'pool', '')}{getattr(body, 'told', '')}"
+            how = f"{self.device.type} {self.precision} {type(body).__name__} {getattr(body, 'pool', '')}{getattr(body, 'cache_key', '')}"
             self._made[key] = x, load_or_compute(body, x, how, lambda: compute_features(body, x, self.device, self.precision))
         return self._made[key][1]
 

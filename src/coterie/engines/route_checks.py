@@ -23,21 +23,13 @@ from coterie.engines.world import World
 
 # samples of the check's clients: ragged, with a short last batch, and never a batch of one, which batch norm refuses
 CHECK_SIZES = (8, 5, 2)
-
-
 CHECK_LOCAL = Local(epochs=2, batch_size=3, lr=0.1)
 # Short and slow: batch norm over two samples makes deep networks so sensitive that rounding would grow to a difference
 CALM_LOCAL = CHECK_LOCAL.replace(epochs=1, lr=1e-3)
 
 TOLERANCE = 1e-4  # of how far a part of the model has moved
-
-
 ROUNDING = 1e-6  # of its largest weight: what float32 may lose on the way
-
-
 NOISE = 1e-12  # of how far any part has moved: what float64 leaves of a gradient that is zero, as attention's is by the biases of its keys
-
-
 # of an ask and the tensors of its world in a type: the models of every loop, the clients' own first
 TrainOnRoute = Callable[[Work, Train, Tensor, Tensor, torch.dtype], list[Floats]]
 

@@ -78,11 +78,7 @@ def _rotate_images(images: Tensor, angles: Tensor) -> Tensor:
 
 
 CHUNK = 4096  # samples a forward pass: bounds memory, and being fixed keeps the bits
-
-
 LARGE_CHUNK, LARGE_MODEL = 256, 1 << 22  # the same for models of more numbers than this, whose layers are wide
-
-
 MOST_TOKENS = 1 << 17  # the same for texts on a GPU, all of them together
 
 

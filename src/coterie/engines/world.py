@@ -126,11 +126,7 @@ class World:
 
 
 LABEL_WORDS = {"classification": "class numbers", "multilabel": "labels", "regression": "targets", "next-token": "no labels"}
-
-
 SOME_ROUNDING = 1e-4  # by which the logarithm of a probability may be above 0
-
-
 CHECKED_SAMPLES = 2  # samples: enough to tell one number a sample from one number for all
 
 

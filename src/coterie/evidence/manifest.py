@@ -307,12 +307,12 @@ def _hash_or_none(path: Path) -> str | None:
 
 def describe_rewrite(path: Path) -> str:
     """The notice of a damaged file that is written again."""
-    return f"{path} was not as it was written: it is made again."
+    return f"{path} was damaged: it is written again."
 
 
 def _make_refusal(path: Path, kind: str, hint: str = "") -> UserError:
     return UserError(
-        f"{path} {ALTERED}, and this command says something else than what was written: give the command that began the {kind}, or restore "
+        f"{path} {ALTERED}, and this command has other settings than those written: give the command that started the {kind}, or restore "
         f"the file from a copy{hint}."
     )
 
@@ -332,7 +332,7 @@ def repair_study(folder: Path, texts: Mapping[str, str]) -> list[str]:
         if name not in head.files or (path.is_file() and hash_file(path) == head.files[name]):
             continue
         if name in IDENTITY_FILES and hash_text(text) != head.files[name]:
-            raise _make_refusal(path, "study", f"; 'coterie verify {folder}' says what is still good")
+            raise _make_refusal(path, "study", f"; 'coterie verify {folder}' shows what is intact")
         write_atomic(path, text)
         notices.append(describe_rewrite(path))
         if name not in IDENTITY_FILES:
@@ -348,7 +348,7 @@ def _repair_without_head(folder: Path, texts: Mapping[str, str]) -> list[str]:
     notices = [describe_rewrite(folder / HEAD)]
     if origin is not None and origin != compute_origin(_hash_head_files(folder)):
         if origin != compute_origin({name: hash_text(text) for name, text in texts.items()}):
-            raise _make_refusal(folder / "settings.json", "study", f"; 'coterie verify {folder}' says what is still good")
+            raise _make_refusal(folder / "settings.json", "study", f"; 'coterie verify {folder}' shows what is intact")
         for name in IDENTITY_FILES:
             write_atomic(folder / name, texts[name])
             notices.append(describe_rewrite(folder / name))

@@ -40,11 +40,7 @@ if TYPE_CHECKING:
 
 
 def insert_column(frame: "pd.DataFrame", at: int, name: str, values: "pd.Series") -> "pd.DataFrame":
-    """The frame itself, the column put in its place.
-
-    Columns lie apart on purpose, so that a large table is never held twice; where it has more than a hundred (62 classes have), pandas
-    would tell the user to copy it.
-    """
+    """Insert a column into a frame, without the warning of pandas about many blocks: they keep a large table from being copied."""
     from pandas.errors import PerformanceWarning
 
     with warnings.catch_warnings():
@@ -60,7 +56,7 @@ class Evidence:
     settings: Settings
     rosters: Mapping[int, pa.Table]  # by draw
     source: TableSource
-    is_unseen: bool = False  # whether it is of the clients that took no part; else of those that did, and of nobody else
+    is_unseen: bool = False  # whether it is of the clients that took no part, or of those that did
 
     def __repr__(self) -> str:
         made = self.settings
@@ -68,15 +64,15 @@ class Evidence:
 
     @classmethod
     def open(cls, folder: Path | str) -> "Evidence":
-        """The study in a folder, refused if it is not as it was written."""
+        """The study in a folder; a damaged one is refused."""
         folder = Path(folder)
         if not is_study(folder):
             raise UserError(f"{folder} holds no study: name the folder that --out made.")
         if wrong := check_integrity(folder).describe(folder):
             more = f" ({len(wrong) - 1} more)" if len(wrong) > 1 else ""
             raise UserError(
-                f"{folder} is not whole: {wrong[0]}{more}. 'coterie verify {folder}' says what is still good; what is damaged is made "
-                "again by the command that made the study, with --resume."
+                f"{folder} is not whole: {wrong[0]}{more}. 'coterie verify {folder}' shows what is intact; the command that made the study "
+                "runs damaged rounds again with --resume."
             )
         settings = Settings.from_json(read_json(folder / "settings.json"))
         return cls(settings, {draw: read_roster(get_roster_path(folder, draw)) for draw in settings.draws}, FolderSource(folder))
@@ -90,30 +86,30 @@ class Evidence:
         return replace(self, settings=replace(self.settings, draws=(draw,)), rosters={draw: self.rosters[draw]})
 
     def select_unseen(self) -> "Evidence | None":
-        """The same of the clients that took no part; None where all did. What is noted of those who did (groups, weights) is not in it."""
+        """The same of the clients that took no part; None where all did. It has no groups, weights or notes."""
         return replace(self, is_unseen=True) if any(UNSEEN in roster.column_names for roster in self.rosters.values()) else None
 
     def batches(self, name: str, columns: list[str] | None = None, faults: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """A table piece by piece, for more rows than memory should hold. With `faults`, a damaged file becomes a sentence there."""
+        """A table in batches, for more rows than fit into memory. With `faults`, a damaged file becomes a sentence there."""
         if name not in TABLES:
             raise UserError(f"There is no table {name!r}: choose from {', '.join(TABLES)}.")
         wanted = None if columns is None else _add_keys(["client", *columns] if name == "clients" and self._taking_part else columns)
         draws, plan = pa.array(self.settings.draws, pa.int64()), self.settings.plan
-        told_of_last = self._last_evaluations if name in ("rounds", "notes", "absences") else {}
-        absences = PlannedAbsences(plan, told_of_last)
+        last_evaluations = self._last_evaluations if name in ("rounds", "notes", "absences") else {}
+        absences = PlannedAbsences(plan, last_evaluations)
         for batch in self.source.batches(name, wanted, faults):
-            if (told := find_implausible(name, batch, self.rosters)) is not None:
-                sentence = f"{self.folder or 'The study'} holds what cannot be in its table {name}: {told}; run the study again."
+            if (wrong := find_implausible(name, batch, self.rosters)) is not None:
+                sentence = f"{self.folder or 'The study'} holds what cannot be in its table {name}: {wrong}; run the study again."
                 if faults is None:
                     raise UserError(sentence)
                 faults.append(sentence)
                 continue
             own = pc.is_in(batch.column("draw"), value_set=draws)
             batch = batch if pc.all(own).as_py() is not False else batch.filter(own)
-            yield self._own(name, absences(batch) if name == "absences" else drop_unplanned(name, batch, plan, told_of_last))
+            yield self._own(name, absences(batch) if name == "absences" else drop_unplanned(name, batch, plan, last_evaluations))
 
     def _own(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that are of these clients, who are numbered by their place in the roster."""
+        """The rows of these clients, which are numbered by their place in the roster."""
         if self.is_unseen and name in ("mixing", "groups", "clusters", "absences", "notes"):
             return batch.slice(0, 0)
         if name != "clients" or not self._taking_part or "client" not in batch.schema.names:
@@ -127,7 +123,7 @@ class Evidence:
 
     @cached_property
     def _taking_part(self) -> dict[int, int]:
-        """By draw in which not all clients take part, how many do: the first of the roster."""
+        """By draw in which not all clients take part, the number that do: the first of the roster."""
         apart = {draw: roster[UNSEEN].to_numpy() for draw, roster in self.rosters.items() if UNSEEN in roster.column_names}
         return {draw: int(found.argmax()) for draw, found in apart.items()}
 
@@ -148,8 +144,7 @@ class Evidence:
         return [] if schema is None else list(schema.names)
 
     def frame(self, name: str, columns: list[str] | None = None) -> "pd.DataFrame":
-        """A table as a data frame; methods are a category in the order of the study. Answers to single samples and what is
-        kept for growing come only if asked for."""
+        """A table as a data frame; methods are a category in the order of the study. Answers to single samples come only if named."""
         import pandas as pd
 
         wanted = [column for column in self.columns(name) if column not in (ANSWERS, EXTRA)] if columns is None else columns
@@ -162,16 +157,16 @@ class Evidence:
         return insert_column(frame, at, "method", pd.Series(method, index=frame.index))
 
     def ends(self, faults: list[str] | None = None) -> dict[LaneKey, LaneEnd]:
-        """How far each lane has come, and why it went no further."""
+        """The progress of each lane, and why it ended."""
         return {key: end for key, end in self.source.ends(faults).items() if key.draw in self.settings.draws}
 
     @cached_property
     def _last_evaluations(self) -> dict[LaneRound, LastEvaluation]:
-        """What rounds left that were the last before the study grew: only where they would not have been evaluated otherwise."""
+        """The evaluations of rounds that were the last before the study grew, where they would not have been evaluated otherwise."""
         if self.settings.plan.evaluate_every == 1 or EXTRA not in self.columns("rounds"):
             return {}
         pieces = self.source.batches("rounds", _add_keys(["absent", EXTRA]), [])
-        return {place: told for batch in pieces for place, told in find_last_evaluations(batch, self.settings.plan).items()}
+        return {key: last for batch in pieces for key, last in find_last_evaluations(batch, self.settings.plan).items()}
 
     @cached_property
     def roster(self) -> pa.Table:
@@ -189,7 +184,7 @@ class Evidence:
 
     @cached_property
     def task(self) -> TaskName:
-        """What is predicted, by what the roster tells of test parts."""
+        """What is predicted, by the columns of the roster."""
         names = self.roster.column_names
         if "samples" not in names:
             return "classification"
@@ -226,7 +221,7 @@ class Evidence:
 
 
 def encode_methods(column: pa.Array, labels: Sequence[str]) -> Ints:
-    """(rows,) where each row's method stands among these labels; -1 for one that does not."""
+    """(rows,) the place of each row's method among these labels; -1 for others."""
     known = {label: i for i, label in enumerate(labels)}
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
@@ -240,17 +235,13 @@ def _add_keys(columns: list[str]) -> list[str]:
 
 
 def _decode_methods(pieces: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Pieces whose methods are plain strings: dictionaries differ from segment to segment."""
-
-    def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
-        at = batch.schema.get_field_index("method")
-        return batch.set_column(at, "method", batch.column(at).cast(pa.string()))
-
-    return [decoded(batch) for batch in pieces]
+    """Batches whose methods are plain strings: dictionaries differ from segment to segment."""
+    places = [(batch, batch.schema.get_field_index("method")) for batch in pieces]
+    return [batch.set_column(at, "method", batch.column(at).cast(pa.string())) for batch, at in places]
 
 
 def read_notes(evidence: Evidence, name: str, faults: list[str] | None = None) -> Iterator[tuple[LaneKey, int, Any]]:
-    """Every note of a name: whose it is, of which round, and what it says."""
+    """Every note of a name: its lane, its round and its value."""
     for batch in evidence.batches("notes", ["name", "value"], faults):
         own = batch.filter(pc.equal(batch.column("name"), name)).to_pylist()
         yield from ((LaneKey(row["draw"], row["method"], row["seed"]), row["round"], json.loads(row["value"])) for row in own)

@@ -14,14 +14,12 @@ from coterie.core.states import State
 from coterie.core.tasks import Task, compute_credits
 
 DECILES = tuple(f"tenth_{i}" for i in range(11))  # quantiles of the clients' own scores: the lowest, 10 %, ..., the highest
-
-
 SUMMARY_COLUMNS = ("score", "macro", "bottom_decile", "all_loss", *DECILES)  # the columns that this makes of a round
 
 
 @dataclass(frozen=True)
 class PopulationSummary:
-    """What is told of all clients that were evaluated and have samples."""
+    """The scores of all clients that were evaluated and have samples."""
 
     clients: int
     score: float  # the task's own, over all their samples
@@ -32,11 +30,11 @@ class PopulationSummary:
 
     def numbers(self) -> tuple[float, ...]:
         """By column."""
-        return (self.score, self.macro, self.bottom_decile, self.loss, *self.deciles)
+        return (self.clients, self.score, self.macro, self.bottom_decile, self.loss, *self.deciles)
 
 
 def summarize_population(evaluated: Evaluated, task: Task, left_out: Ids) -> PopulationSummary | None:
-    """Of all that were evaluated, but for some (who are hostile); None where nobody has samples."""
+    """The summary over all evaluated clients but some (the malicious ones); None where none has samples."""
     counted = evaluated.take(~np.isin(evaluated.clients, left_out) & (evaluated.sizes > 0))
     if not len(counted):
         return None
@@ -54,28 +52,22 @@ def summarize_population(evaluated: Evaluated, task: Task, left_out: Ids) -> Pop
     )
 
 
-def make_summary_columns(told: Sequence[PopulationSummary | None]) -> dict[str, Array]:
-    """Columns of rounds: how many clients there were, and what was made of them; nothing where rows of all are kept, or there are none."""
-    numbers = np.array([[np.nan] * len(SUMMARY_COLUMNS) if one is None else one.numbers() for one in told], dtype=np.float64)
-    table = numbers.reshape(len(told), len(SUMMARY_COLUMNS))
-    counts = np.array([np.nan if one is None else one.clients for one in told], dtype=np.float64)
-    return {"everybody": counts} | {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(SUMMARY_COLUMNS)}
+def make_summary_columns(summaries: Sequence[PopulationSummary | None]) -> dict[str, Array]:
+    """Columns of rounds: the number of clients and their scores; nan without a summary."""
+    names = ("everybody", *SUMMARY_COLUMNS)
+    rows = [[np.nan] * len(names) if summary is None else summary.numbers() for summary in summaries]
+    table = np.array(rows, dtype=np.float64).reshape(len(summaries), len(names))
+    return {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(names)}
 
 
 RUNNING, DIVERGED, FAILED = "running", "diverged", "failed"
-
-
-PENDING = "-aloft"  # in the names of a checkpoint, what is on its way beside a lane's state
-
-
-STOPPED = "stopped"  # early, by its validation score: its models are those of its last round from then on
-
-
-MALICIOUS = "hostile_clients"  # the note of round 0 that names them, where a plan simulates an attack
+PENDING = "-aloft"  # in the names of a checkpoint: pending replies beside a lane's state
+STOPPED = "stopped"  # early, by its validation score: it keeps the models of its last round
+MALICIOUS = "hostile_clients"  # the note of round 0 with the malicious clients of a simulated attack
 
 
 class LaneKey(NamedTuple):
-    """Who a lane is, whatever else is run beside it: which draw of the data, which method, which seed."""
+    """The identity of a lane: a draw of the data, a method and a seed."""
 
     draw: int
     method: str
@@ -84,7 +76,7 @@ class LaneKey(NamedTuple):
 
 @dataclass(frozen=True)
 class LaneEnd:
-    """How far a lane has come, and why it went no further."""
+    """The progress of a lane, and why it ended."""
 
     round_: int
     status: str = RUNNING
@@ -92,11 +84,11 @@ class LaneEnd:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended before it should: neither goes on, nor stopped early because that was asked for."""
+        """Whether it ended before it should: it neither runs nor stopped early by its plan."""
         return self.status not in (RUNNING, STOPPED)
 
     def complete(self, rounds: int) -> bool:
-        """Whether it has come to its end."""
+        """Whether it has reached its end."""
         return self.status == STOPPED or (self.status == RUNNING and self.round_ >= rounds)
 
     def __str__(self) -> str:
@@ -105,18 +97,18 @@ class LaneEnd:
 
 @dataclass(frozen=True)
 class LaneProgress:
-    """What a lane has done since its last segment, and the state it has come to."""
+    """The progress of a lane since its last segment, and its state."""
 
     key: LaneKey
     first: int  # the first of its new rounds
     end: LaneEnd
     state: State | None
-    pending: State | None = None  # where time is simulated: what is on its way between rounds
+    pending: State | None = None  # replies between rounds, where time is simulated
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a round costs. Costs add up."""
+    """The cost of a round. Costs can be added."""
 
     messages: int = 0  # questions sent and answers received
     bytes_down: int = 0
@@ -131,7 +123,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Absence:
-    """A client that was asked and does not count: it did not answer, or its answer was refused."""
+    """A client that was asked and does not count: it did not answer, or its reply was refused."""
 
     client: int
     ask: str  # what it was asked
@@ -141,7 +133,7 @@ class Absence:
 
 @dataclass(frozen=True)
 class ExtraEvaluation:
-    """What the evaluation left that a round would not have had with more rounds to come, beside the scores."""
+    """The absences and notes of an evaluation that takes place only because the round is the last."""
 
     absences: int  # the last so many of the round's
     notes: tuple[str, ...]  # by name
@@ -157,7 +149,7 @@ class RoundRecord:
     notes: Notes = field(default_factory=Notes)
     absences: tuple[Absence, ...] = ()
     groups: Ids | None = None
-    grouped: Ids | None = None  # the clients whose groups these are; None: everybody
+    grouped: Ids | None = None  # the clients whose groups these are; None: all
     discrepancy: float = 0.0  # FedGroup, Eq. 4: how far the cohort moved from the models it received
     clock: float = float("nan")  # simulated time at the end of the round, where clients have speeds
     evaluated: Evaluated | None = None  # every client's test part with the model it is served; or a sample's, where rows of that are kept
@@ -169,7 +161,7 @@ class RoundRecord:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def score(self, task: Task) -> float | None:
-        """The task's own score over all clients' test samples; None where the round was not evaluated, or nobody has any."""
+        """The task's own score over all clients' test samples; None where the round was not evaluated, or there are none."""
         if self.everybody is not None:
             return self.everybody.score
         total = 0 if self.evaluated is None else int(self.evaluated.sizes.sum())

@@ -121,7 +121,7 @@ def load_lanes(folder: Path, wanted: Collection[LaneKey] | None = None) -> Resto
             chosen = [(place, key) for place, key in enumerate(segment.keys) if wanted is None or key in wanted]
             lanes |= {key: _restore_lane(segment, place) for place, key in chosen}
     lost = [folder / "segments" / name for name in integrity.segments]
-    notices += [f"{path} {integrity.segments[path.name]}: its rounds are made again." for path in lost if not path.exists()]
+    notices += [f"{path} {integrity.segments[path.name]}: its rounds are run again." for path in lost if not path.exists()]
     return RestoredStudy(lanes, notices, broken, integrity)
 
 
@@ -139,7 +139,7 @@ def _close_chain(folder: Path, study: RestoredStudy) -> list[str]:
     spare = [folder / "segments" / file for file in check_states(folder, left)]
     for path in spare:
         quarantine_path(folder, path)
-    return [f"The spare checkpoint {path} {ALTERED}: it is set aside." for path in spare]
+    return [f"The spare checkpoint {path} {ALTERED}: it is moved to set-aside." for path in spare]
 
 
 def _select_contiguous(paths: Sequence[Path], integrity: IntegrityReport) -> tuple[list[_Segment], list[str], list[Path]]:
@@ -151,7 +151,7 @@ def _select_contiguous(paths: Sequence[Path], integrity: IntegrityReport) -> tup
     for path in paths:
         found = integrity.segments.get(path.name) or _read_segment(path, reached)
         if isinstance(found, str):
-            notices.append(f"{path} {found}: its rounds are made again.")
+            notices.append(f"{path} {found}: its rounds are run again.")
             broken.append(path)
             continue
         reached |= {key: entry["last"] for key, entry in zip(found.keys, found.entries, strict=True)}
@@ -161,7 +161,12 @@ def _select_contiguous(paths: Sequence[Path], integrity: IntegrityReport) -> tup
 
 def _read_segment(path: Path, reached: Mapping[LaneKey, int]) -> _Segment | str:
     """A segment, or what is wrong with it."""
-    missing = [name for name in TABLES if not _is_readable(path / f"{name}.parquet")]
+    missing = []
+    for name in TABLES:
+        try:
+            pq.read_metadata(path / f"{name}.parquet")  # it stands at the end of a file
+        except (OSError, pa.ArrowException):
+            missing.append(name)
     if missing:
         return f"lacks tables that can be read ({', '.join(missing)})"
     try:
@@ -170,15 +175,6 @@ def _read_segment(path: Path, reached: Mapping[LaneKey, int]) -> _Segment | str:
     except (UserError, KeyError, TypeError):
         return "has a list of lanes that cannot be read"
     return segment if follows else "does not follow on what is before it"
-
-
-def _is_readable(path: Path) -> bool:
-    """Whether a table is complete: its description stands at its end."""
-    try:
-        pq.read_metadata(path)
-    except (OSError, pa.ArrowException):
-        return False
-    return True
 
 
 def _find_stranded(good: Sequence[_Segment], files: ChunkFiles, notices: list[str]) -> _Segment | None:
@@ -192,10 +188,10 @@ def _find_stranded(good: Sequence[_Segment], files: ChunkFiles, notices: list[st
                 checkpoint = read_checkpoint(path)
                 segment.states = checkpoint.arrays({number: files[number] for number in checkpoint.needed_segments}), checkpoint.trees
             except DamagedFileError as error:
-                notices.append(f"The checkpoint {error}: its rounds are made again.")
+                notices.append(f"The checkpoint {error}: its rounds are run again.")
                 return segment
             except (OSError, SafetensorError, ValueError, KeyError) as error:
-                notices.append(f"The checkpoint {path} cannot be read ({type(error).__name__}): its rounds are made again.")
+                notices.append(f"The checkpoint {path} cannot be read ({type(error).__name__}): its rounds are run again.")
                 return segment
     return None
 

@@ -11,22 +11,18 @@ from coterie.core.plan import Plan
 from coterie.methods.controls import Assign
 
 SEED_LIMIT = 1 << 63  # above every seed: tables hold them in 64 bits
-
-
 MAX_SEEDS = 100_000
-
-
 FORMAT = 1  # of the evidence on disk
 
 
 @dataclass(frozen=True)
 class MethodFacts:
-    """What an analysis has to know of a method. Those of a user's own methods are stored, so that no reader needs their code."""
+    """What an analysis must know of a method. They are stored for a user's own methods, so that no reader needs their code."""
 
     design: str  # classes and settings, except how groups are assigned and a tuned rate: a control has the design of its method
-    assign: Assign | None = None  # what decides on its groups; None for a method without such a setting
-    weighs_alike: bool = False  # it counts clients alike where FedAvg counts samples
-    groups: int | None = None  # the number that it was told; None where it was told none
+    assign: Assign | None = None  # how it assigns groups; None for a method without such a setting
+    weighs_alike: bool = False  # it weighs clients equally where FedAvg weighs samples
+    groups: int | None = None  # the number that is set; None where none is
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> "MethodFacts":
@@ -40,7 +36,7 @@ class MethodFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Draws of the data x methods x seeds, with one model under one plan."""
+    """The settings of a study: draws of the data x methods x seeds, with one model under one plan."""
 
     methods: tuple[str, ...]
     data: str
@@ -101,12 +97,12 @@ class Settings:
         return sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
 
     def identity(self) -> dict[str, Any]:
-        """What the digest covers: settings that are not the defaults, and methods, seeds and draws as sets.
+        """What the digest covers: settings that are not defaults, and methods, seeds and draws as sets.
 
         So neither a setting that a later version adds nor the order in which a study grew changes the digest.
         """
-        usual = _flatten(asdict(Settings(methods=self.methods, data=self.data)))
-        own = {name: value for name, value in _flatten(asdict(replace(self, facts={}))).items() if value != usual.get(name)}
+        defaults = _flatten(asdict(Settings(methods=self.methods, data=self.data)))
+        own = {name: value for name, value in _flatten(asdict(replace(self, facts={}))).items() if value != defaults.get(name)}
         return own | {"methods": sorted(self.methods), "data": self.data, "seeds": sorted(self.seeds), "draws": sorted(self.draws)}
 
 
@@ -139,7 +135,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         if not span:
             raise UserError(f"The seeds {piece!r} run backwards: write the lower one first.")
         if len(seeds) + len(span) > MAX_SEEDS:
-            raise UserError(f"The seeds {text[:40]!r} are more than {MAX_SEEDS:,}: a study of so many could not be carried out.")
+            raise UserError(f"The seeds {text[:40]!r} are more than {MAX_SEEDS:,}: use fewer.")
         seeds.extend(span)
     return tuple(dict.fromkeys(seeds))
 

@@ -6,7 +6,7 @@ are read; the column `extra` of the rounds records which absences and notes came
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -25,12 +25,12 @@ CLASSES_KEY = b"classes"
 
 
 def add_class_names(roster: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The roster that knows them."""
+    """The roster with the names of classes."""
     return roster.replace_schema_metadata({**(roster.schema.metadata or {}), CLASSES_KEY: json.dumps(list(names)).encode()})
 
 
 def get_class_names(roster: pa.Table, count: int) -> tuple[str, ...]:
-    """As many names as there are classes; of a roster that does not know them, their numbers."""
+    """The names of so many classes; their numbers where the roster has no names."""
     try:
         found = json.loads((roster.schema.metadata or {}).get(CLASSES_KEY, b"null"))
     except ValueError:
@@ -71,25 +71,24 @@ def _summarize_targets(parts: list[Array], task: Task) -> dict[str, Array]:
 
 
 TABLES = ("rounds", "clients", "central", "mixing", "groups", "clusters", "absences", "notes", "timings")
-
-
 KEYS = ("draw", "method", "seed", "round")
-
-
 EXTRA = "extra"  # of the table of rounds, for `planned`: what the evaluation of a round left that is evaluated only because it is the last
-
-
 UNSEEN = "unseen"  # of a roster, where some clients take no part: whether this is one
-
-
 ANSWERS = "answers"  # of the table of clients: a bit, or a float32, for each test sample (see `engines.tallies`); kept of the last round
 
 
 def make_tables(
     records: Sequence[RoundRecord], classes: int, *, drifting: bool = False, sampled: bool = False, task: Task = CLASSIFICATION
 ) -> dict[str, pa.Table]:
-    """All the tables of some rounds, rows in the order of the records; in a world that drifts, test samples by class are in them too, and
-    where rows are kept of a sample of the clients, what is told of everybody."""
+    """All the tables of some rounds, rows in the order of the records.
+
+    Args:
+        records: The rounds.
+        classes: The number of classes, or of outputs.
+        drifting: Whether to include test samples by class, which change from round to round.
+        sampled: Whether to include the summary over all clients, since only rows of a sample are kept.
+        task: What is predicted.
+    """
     classes = task.labels(classes)
     evaluated = [(r, e) for r in records for e in (r.evaluated, r.unseen) if e is not None]
     central = [(r, r.central) for r in records if r.central is not None]
@@ -128,15 +127,14 @@ def make_tables(
             }
         ),
         "absences": _make_absences(records),
-        "notes": _make_notes(records),
-        "timings": _make_timings(records),
+        "notes": _make_items(records, _make_notes, "name", "value"),
+        "timings": _make_items(records, lambda record: record.seconds, "phase", "seconds"),
     }
 
 
 def make_roster_table(federation: Federation) -> pa.Table:
-    """The clients: id, sizes, true group where known, and what is fixed of their test parts; last, without an id, the server's own test
-    set. Where some take no part, a column says who."""
-    held = summarize_test_parts(federation)
+    """The clients: id, sizes, true group where known, and the fixed part of their test data; last, without an id, the server's test set.
+    A column marks clients that take no part, if there are any."""
     ids: list[str | None] = list(federation.ids)
     sizes = federation.train.sizes
     groups = federation.groups if federation.groups is not None else np.full(len(federation), -1)
@@ -145,14 +143,14 @@ def make_roster_table(federation: Federation) -> pa.Table:
     columns = {"id": pa.array(ids, pa.string()), "train": sizes.astype(np.int32), "group": groups.astype(np.int32)}
     if federation.unseen:
         columns[UNSEEN] = pa.array([federation.seen <= client < len(federation) for client in range(len(ids))])
-    return add_class_names(pa.table(columns | held), federation.classes)
+    return add_class_names(pa.table(columns | summarize_test_parts(federation)), federation.classes)
 
 
 def _make_rounds(records: Sequence[RoundRecord], task: Task, sampled: bool) -> pa.Table:
     columns: dict[str, Any] = _make_keys([(r, 1) for r in records])
     for cost in fields(Cost):
-        told = [getattr(r.cost, cost.name) for r in records]
-        columns[cost.name] = np.array(told, dtype=np.float64 if cost.type is float else np.int64)
+        values = [getattr(r.cost, cost.name) for r in records]
+        columns[cost.name] = np.array(values, dtype=np.float64 if cost.type is float else np.int64)
     columns["discrepancy"] = np.array([r.discrepancy for r in records], dtype=np.float64)
     columns["absent"] = np.array([len(r.absences) for r in records], dtype=np.int32)
     columns["clock"] = np.array([r.clock for r in records], dtype=np.float64)
@@ -169,15 +167,15 @@ def compute_validation_score(validated: Evaluated | None, task: Task) -> float:
 
 
 def _make_counts(evaluated: Sequence[Evaluated], classes: int, task: Task, drifting: bool = False) -> dict[str, Array]:
-    """Loss, AUROC of two-class tasks, what else the task sums up, and a column for each class of hits and of predictions."""
+    """Loss, AUROC of two-class tasks, the task's sums, and a column for each class of hits and of predictions."""
     columns = {"loss": _stack([e.loss for e in evaluated], np.float64)}
-    sums = [e.sums for e in evaluated if len(e)]  # a reply of nobody does not know what is summed up
+    sums = [e.sums for e in evaluated if len(e)]  # an empty reply does not know the sums
     summed = np.concatenate(sums) if sums else np.zeros((0, len(task.sums)))
     columns |= {name: np.ascontiguousarray(summed[:, i]) for i, name in enumerate(task.sums) if drifting or name not in FIXED_SUMS}
     if classes == 2 and task.counts_classes:
         columns["auroc"] = _stack([e.auroc for e in evaluated], np.float64)
     for name in ("hits", "predicted", "actual") if drifting else ("hits", "predicted"):
-        blocks = [getattr(e, name) for e in evaluated if len(e)]  # a reply of nobody does not know the number of classes
+        blocks = [getattr(e, name) for e in evaluated if len(e)]  # an empty reply does not know the number of classes
         table = np.concatenate(blocks) if blocks else np.zeros((0, classes), dtype=np.int64)
         columns |= {f"{name}_{c}": np.ascontiguousarray(table[:, c], dtype=np.int32) for c in range(classes)}
     return columns
@@ -197,7 +195,7 @@ def _make_mixing(records: Sequence[RoundRecord]) -> pa.Table:
             continue
         rows = 0
         for matrix, names, is_kept in ((mixing.replies, mixing.clients, False), (mixing.before, None, True)):
-            if is_kept and not matrix.any():  # most methods keep nothing of the models before
+            if is_kept and not matrix.any():
                 continue
             j, i = np.nonzero(matrix)
             model.append(j)
@@ -224,35 +222,20 @@ def _make_absences(records: Sequence[RoundRecord]) -> pa.Table:
     return pa.table({**_make_keys([(r, len(r.absences)) for r in records]), "client": clients, **words})
 
 
-def _make_notes(records: Sequence[RoundRecord]) -> pa.Table:
-    notes = [(r, sorted(_select_notes(r).items())) for r in records]
-    flat = [item for _, items in notes for item in items]
-    return pa.table(
-        {
-            **_make_keys([(r, len(items)) for r, items in notes]),
-            "name": pa.array([name for name, _ in flat], pa.string()),
-            "value": pa.array([to_json_line(value) for _, value in flat], pa.string()),
-        }
-    )
-
-
-def _select_notes(record: RoundRecord) -> dict[str, Any]:
-    """The notes that have no table of their own."""
+def _make_notes(record: RoundRecord) -> dict[str, str]:
+    """The notes that have no table of their own, as JSON."""
     notes = record.notes
     fields = {"choice": None if notes.choice is None else to_json_value(notes.choice), "silhouette": notes.silhouette}
-    return notes.named | {name: value for name, value in fields.items() if value is not None}
+    named = notes.named | {name: value for name, value in fields.items() if value is not None}
+    return {name: to_json_line(value) for name, value in named.items()}
 
 
-def _make_timings(records: Sequence[RoundRecord]) -> pa.Table:
-    phases = [(r, sorted(r.seconds.items())) for r in records]
-    flat = [item for _, items in phases for item in items]
-    return pa.table(
-        {
-            **_make_keys([(r, len(items)) for r, items in phases]),
-            "phase": pa.array([phase for phase, _ in flat], pa.string()),
-            "seconds": np.array([s for _, s in flat], dtype=np.float64),
-        }
-    )
+def _make_items(records: Sequence[RoundRecord], items: Callable[[RoundRecord], Mapping[str, Any]], key: str, value: str) -> pa.Table:
+    """A row for each item of a mapping of each round, under its key."""
+    rows = [(r, sorted(items(r).items())) for r in records]
+    flat = [item for _, own in rows for item in own]
+    values = np.array([v for _, v in flat], dtype=np.float64) if value == "seconds" else pa.array([v for _, v in flat], pa.string())
+    return pa.table({**_make_keys([(r, len(own)) for r, own in rows]), key: pa.array([k for k, _ in flat], pa.string()), value: values})
 
 
 def _make_keys(counts: Sequence[tuple[RoundRecord, int]]) -> dict[str, Any]:
@@ -273,7 +256,7 @@ def _stack(blocks: Sequence[Array], dtype: Any) -> Array:
 
 
 def find_implausible(table: str, batch: pa.RecordBatch, rosters: Mapping[int, pa.Table]) -> str | None:
-    """What cannot be in a piece of a table, as a sentence without its end; None if all can. Only columns that were read are looked at."""
+    """An implausible value in a batch of a table, as a sentence without its end; None if there is none."""
     if not len(batch):
         return None
     if table == "mixing" and "weight" in batch.schema.names and not np.isfinite(_read_integers(batch, "weight")).all():
@@ -284,7 +267,7 @@ def find_implausible(table: str, batch: pa.RecordBatch, rosters: Mapping[int, pa
 
 
 def _check_counts(batch: pa.RecordBatch, rosters: Mapping[int, pa.Table]) -> str | None:
-    """Hits lie between none and the test samples of their class, which the round itself says, or else the roster."""
+    """Hits must lie between 0 and the test samples of their class, from the round itself or from the roster."""
     client, draw = _read_integers(batch, "client"), _read_integers(batch, "draw")
     hits = [name for name in batch.schema.names if name.startswith("hits_") and not batch.column(name).null_count]
     for number in np.unique(draw):
@@ -292,17 +275,17 @@ def _check_counts(batch: pa.RecordBatch, rosters: Mapping[int, pa.Table]) -> str
         if roster is None:
             continue
         own = draw == number
-        who = client[own]
-        if who.min() < 0 or who.max() >= roster["id"].length() - roster["id"].null_count:
-            return f"client {who.max() if who.min() >= 0 else who.min()} is in no roster"
+        numbers = client[own]
+        if numbers.min() < 0 or numbers.max() >= roster["id"].length() - roster["id"].null_count:
+            return f"client {numbers.max() if numbers.min() >= 0 else numbers.min()} is in no roster"
         for name in hits:
             actual = name.replace("hits_", "actual_")
-            said = actual in batch.schema.names and not batch.column(actual).null_count
-            most: Ints = _read_integers(batch, actual)[own] if said else roster[actual].to_numpy()[who]
+            is_own = actual in batch.schema.names and not batch.column(actual).null_count
+            most: Ints = _read_integers(batch, actual)[own] if is_own else roster[actual].to_numpy()[numbers]
             got = _read_integers(batch, name)[own]
             if (wrong := (got > most) | (got < 0)).any():
                 row = int(wrong.argmax())
-                return f"client {who[row]} has {got[row]} right answers ({name}) of {most[row]} test samples"
+                return f"client {numbers[row]} has {got[row]} right answers ({name}) of {most[row]} test samples"
     return None
 
 

@@ -78,8 +78,8 @@ def _check_rows(segment: Path, manifest: Manifest, rosters: Mapping[int, pa.Tabl
     for name in TABLES:
         pieces = []
         for batch in read_batches(segment / f"{name}.parquet", None, []):
-            if told := find_implausible(name, batch, rosters):
-                return f"holds what cannot be in {name}.parquet: {told}"
+            if wrong := find_implausible(name, batch, rosters):
+                return f"holds what cannot be in {name}.parquet: {wrong}"
             pieces.append(batch)
         if sum(map(len, pieces)) != manifest.rows[name]:
             return f"holds {sum(map(len, pieces))} rows in {name}.parquet where {manifest.rows[name]} were written"
@@ -167,7 +167,7 @@ def compute_digests(folder: Path, *, counts: bool = False) -> dict[str, str]:
     """By path in the folder, the digest of each study; a folder that is itself a study has the path '.'."""
     if broken := find_broken_seals(folder):
         name, wrong = next(iter(broken.items()))
-        raise UserError(f"{folder} is not whole: {folder / name} {wrong}; 'coterie verify {folder}' says what is still good.")
+        raise UserError(f"{folder} is not whole: {folder / name} {wrong}; 'coterie verify {folder}' shows what is intact.")
     return {path.relative_to(folder).as_posix(): digest(Evidence.open(path), counts=counts) for path in find_studies(folder)}
 
 

@@ -1,4 +1,4 @@
-"""Are there groups here at all? What to run before training."""
+"""Inspection: are there groups in these data? Run it before training."""
 
 from coterie.inspect.inspection import Inspection, InspectPlan, inspect_data, run_inspection
 from coterie.inspect.pilot import Pilot, PilotPlan

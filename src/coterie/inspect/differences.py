@@ -13,7 +13,7 @@ PERMUTATIONS = 999
 
 @dataclass(frozen=True)
 class Difference:
-    """How much of what sets clients apart is seen again in their other half."""
+    """How much of the difference between clients is found again in their other half."""
 
     p: float  # permutation test, one-sided
     agreement: float  # correlation of the halves' deviations: 0 is chance, 1 is no noise at all
@@ -40,12 +40,12 @@ def compare_halves_by_class(probes: Probes, rng: np.random.Generator) -> Differe
 
 def combine_tests(whole: Difference, *others: float) -> Difference:
     """Clients differ if they do as a whole or by any other test (given by its p): within a class, where the chance of drawing labels does
-    not drown the rest; in label counts, where few clients can tell.
+    not hide the rest; in label counts, where few clients suffice.
 
     So many tests, so many times the smallest p (Bonferroni); the agreement stays that of the whole.
     """
-    told = [p for p in (whole.p, *others) if not np.isnan(p)]
-    return replace(whole, p=min(1.0, len(told) * min(told)))
+    known = [p for p in (whole.p, *others) if not np.isnan(p)]
+    return replace(whole, p=min(1.0, len(known) * min(known)))
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,6 @@ def _permutation_test(blocks: list[_Block], clients: int, rng: np.random.Generat
 
 
 PERMUTED_TABLES = 999
-
-
 BATCH_CELLS = 2_000_000  # numbers of drawn tables held in memory
 
 
@@ -94,7 +92,7 @@ class LabelSpread:
 
 
 def compute_label_spread(counts: Ids, rng: np.random.Generator) -> LabelSpread | None:
-    """From label counts (n, C) of clients that have samples; nothing to tell of a single class or a single client.
+    """From label counts (n, C) of clients that have samples; None for a single class or a single client.
 
     Pearson's statistic against tables with the same client sizes and class totals, drawn at random: exact however few the samples are.
     """
@@ -118,7 +116,7 @@ def compute_label_spread(counts: Ids, rng: np.random.Generator) -> LabelSpread |
 
 
 def _simulate_statistics(sizes: Ids, totals: Ids, rng: np.random.Generator) -> Doubles:
-    """(DRAWS,) Pearson's statistic of tables with these margins."""
+    """(PERMUTED_TABLES,) Pearson's statistic of tables with these margins."""
     tables = random_table(sizes, totals, seed=rng)
     step = max(BATCH_CELLS // (len(sizes) * len(totals)), 1)
     parts = [_pearson_statistic(tables.rvs(min(step, PERMUTED_TABLES - at)), sizes, totals) for at in range(0, PERMUTED_TABLES, step)]

@@ -43,7 +43,7 @@ StepsCallback = Callable[[int, int, str], None]  # how many questions are answer
 
 @dataclass
 class StepCounter:
-    """Counts the questions of an inspection, and tells a watcher."""
+    """Counts the questions of an inspection, and reports them to a callback."""
 
     gradients: int  # questions for gradients: two halves, each class
     pilot: int  # questions of the pilot
@@ -60,7 +60,7 @@ class StepCounter:
             return "asking for gradients"
         if self.done == self.gradients:
             return "asking for errors"
-        return "looking for groups" if self.done == self.gradients + 1 else "trying the groups out"
+        return "looking for groups" if self.done == self.gradients + 1 else "testing the groups"
 
 
 MAX_CLIENTS = 2000  # a sample of more would change little but the time
@@ -70,9 +70,9 @@ MAX_CLIENTS = 2000  # a sample of more would change little but the time
 class InspectPlan:
     """What may be asked, and how much."""
 
-    labels: bool = True  # whether clients may be asked class by class, which tells their label counts
+    labels: bool = True  # whether clients may be asked class by class, which reveals their label counts
     validation: bool = True  # whether clients have validation parts
-    most: int = MAX_CLIENTS  # clients asked: of more, a sample by lot
+    most: int = MAX_CLIENTS  # clients asked: of more, a random sample
     references: int = DRAWS  # draws of one population to compare with
     sketch: int | None = None  # random projections that leave a client instead of a gradient
     sketch_clip: float | None = None  # the longest of them
@@ -81,12 +81,10 @@ class InspectPlan:
 
     def __post_init__(self) -> None:
         if self.most < 2:
-            raise UserError(
-                f"Inspecting cannot use most={self.most}: two clients are the least that can be compared, {MAX_CLIENTS} is usual."
-            )
+            raise UserError(f"Inspecting cannot use most={self.most}: at least two clients can be compared (default: {MAX_CLIENTS}).")
         if self.references < 19:
             raise UserError(
-                f"Inspecting cannot use references={self.references}: 19 is the least that can speak at the level of .05, {DRAWS} is usual."
+                f"Inspecting cannot use references={self.references}: at least 19 are needed for the level of .05 (default: {DRAWS})."
             )
         if self.sketch is not None and self.sketch < 1:
             raise UserError(f"Inspecting cannot use sketch={self.sketch}: give a whole number of 1 or more, such as 64.")
@@ -118,15 +116,15 @@ class Inspection:
 
     @property
     def sampled(self) -> str:
-        """What to say where not everybody was asked."""
+        """A note where not all clients were asked."""
         asked = len(self.ids) + len(self.left_out)
-        return f"{asked:,} of {self.everybody:,} clients were asked, drawn by lot." if asked < self.everybody else ""
+        return f"{asked:,} of {self.everybody:,} clients were asked, drawn at random." if asked < self.everybody else ""
 
     def __repr__(self) -> str:
         from coterie.inspect.answers import write_answers  # which know inspections
 
-        told = [f"  {answer.question} {answer.short}" for answer in write_answers(self)]
-        return "\n".join([f"<Inspection of {self.data!r}, {self.model}, {len(self.ids)} clients>", *told])
+        answers = [f"  {answer.question} {answer.short}" for answer in write_answers(self)]
+        return "\n".join([f"<Inspection of {self.data!r}, {self.model}, {len(self.ids)} clients>", *answers])
 
     def as_json(self) -> dict[str, Any]:
         """Everything but the similarity matrix, in plain numbers."""
@@ -138,7 +136,7 @@ class Inspection:
             one, grouped, random = self.pilot.accuracies
             summary = {"verdict": self.pilot.verdict, "gain": self.pilot.gain, "error": self.pilot.error, "p_random": self.pilot.p_random}
             tree["pilot"].pop("task")
-            score = METRICS[DEFAULT_METRICS[self.task]].measure.name
+            score = METRICS[DEFAULT_METRICS[self.task]].name
             tree["pilot"] |= summary | {score: {"one": one, "grouped": grouped, "random": random}}
         return dict(to_json_value(tree))
 
@@ -198,10 +196,17 @@ def inspect_data(
     execution: Execution | None = None,
     watch: StepsCallback | None = None,
 ) -> Inspection:
-    """Inspect a simulated federation. A real one runs the same `run_inspection`, carried out by its own engine.
+    """Inspect a simulated federation. A real one runs the same `run_inspection` on its own engine.
 
-    `watch` is told, after every question to the clients, how many of how many are answered, and what comes next; without one, a notebook
-    shows it.
+    Args:
+        data: A data set's spec, or a federation.
+        model: A model's spec, or the user's own.
+        seed: Of the initial model and of all random draws.
+        data_seed: Of the data, where these are drawn.
+        data_dir: Where data sets are stored.
+        plan: What may be asked.
+        execution: The engine and device.
+        watch: Called after every question to the clients; without one, a notebook shows a progress bar.
     """
     federation = data if isinstance(data, Federation) else load(data, data_seed, data_dir)
     named, make = resolve_model(model)
@@ -221,8 +226,8 @@ def inspect_data(
 
 
 def _make_steps(plan: InspectPlan, classes: int, watch: StepsCallback) -> StepCounter:
-    tried = plan.pilot
-    return StepCounter(2 * (classes if plan.labels else 1), 0 if tried is None else tried.asks(crossed=not plan.validation), watch)
+    pilot = 0 if plan.pilot is None else plan.pilot.asks(crossed=not plan.validation)
+    return StepCounter(2 * (classes if plan.labels else 1), pilot, watch)
 
 
 def _compute_cosines(points: Doubles) -> Doubles:

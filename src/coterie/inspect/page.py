@@ -8,7 +8,6 @@ import numpy as np
 from scipy.cluster import hierarchy
 
 from coterie.analysis.metrics import DEFAULT_METRICS, METRICS
-from coterie.core.arrays import Ints
 from coterie.grouping.heterogeneity import INDICES
 from coterie.inspect.answers import Answer, write_answers
 from coterie.inspect.inspection import Inspection
@@ -20,17 +19,13 @@ from coterie.report.page import Block, Html, Section, render_page, render_paragr
 from coterie.report.style import GREY, OKABE_ITO, pick_group_colours
 
 MAX_POINTS = 200  # clients, above which points are drawn small
-
-
 CURVES = [OKABE_ITO["blue"], GREY, OKABE_ITO["orange"], OKABE_ITO["green"]]
-
-
 DIVERGING = ("#D55E00", "#FFFFFF", "#0072B2")  # from opposite over unrelated to alike
 
 
 def draw_similarity(found: Inspection) -> Figure:
-    """Who resembles whom."""
-    order = order_by_dendrogram(found)
+    """The cosines of all pairs of clients."""
+    order = hierarchy.leaves_list(hierarchy.linkage(found.groups.coordinates, "ward"))  # as Ward's tree puts them side by side
     ids = [found.ids[i] for i in order]
     kind = HeatmapStyle(
         row="clients in dendrogram order",
@@ -46,12 +41,7 @@ def draw_similarity(found: Inspection) -> Figure:
         "The cosine between clients in the directions that both halves of their data agree on: blue is alike, white unrelated, orange "
         "opposite. Distinct groups are blocks with sharp edges; in a continuum blue fades."
     )
-    return Figure("similarity", "Who resembles whom", note, draw_heatmaps([table], kind), several=True)
-
-
-def order_by_dendrogram(found: Inspection) -> Ints:
-    """Clients as Ward's tree puts them side by side."""
-    return np.asarray(hierarchy.leaves_list(hierarchy.linkage(found.groups.coordinates, "ward")), dtype=np.int64)
+    return Figure("similarity", "Similarity of clients", note, draw_heatmaps([table], kind), several=True)
 
 
 def draw_map(found: Inspection) -> Figure:
@@ -120,7 +110,7 @@ def draw_curves(found: Inspection) -> Figure:
     note = (
         "Distinct groups leave little unexplained: where the line of this federation takes a step up that one population does not take, "
         "and the groups are found again on the other half of the data (adjusted Rand index, at least .5) and among other clients (Jaccard "
-        "index of the worst group, at least .75), that number of groups is told. The last number looked at is never told."
+        "index of the worst group, at least .75), that number of groups is reported. The last number in the figure is never reported."
     )
     return Figure("curves", "How many groups", note, chart)
 
@@ -140,12 +130,11 @@ def draw_pilot_arms(pilot: Pilot) -> Figure:
     names = [name for name, _ in arms]
     colours = {"one model": OKABE_ITO["black"], "groups": OKABE_ITO["blue"], "random groups of the same sizes": GREY}
     colours |= {"one model, fine-tuned": OKABE_ITO["orange"], "training alone": OKABE_ITO["green"]}
-    measure = METRICS[DEFAULT_METRICS[pilot.task.name]].measure
     chart = (
         alt.Chart(alt.InlineData(values=data))
         .mark_tick(thickness=3, size=26)
         .encode(
-            x=alt.X("accuracy:Q", title="right answers, %" if measure.whole else measure.axis, scale=alt.Scale(zero=False, padding=8)),
+            x=alt.X("accuracy:Q", title=METRICS[DEFAULT_METRICS[pilot.task.name]].axis, scale=alt.Scale(zero=False, padding=8)),
             y=alt.Y("arm:N", title=None, sort=names),
             color=alt.Color("arm:N", scale=alt.Scale(domain=names, range=[colours[name] for name in names]), legend=None),
             tooltip=["arm:N", alt.Tooltip("accuracy:Q", format=".1f")],
@@ -187,7 +176,7 @@ def draw_client_gains(found: Inspection) -> list[Figure]:
         .properties(height=240)
     )
     note = "Rough: every client judges on its own few samples. Look at whole groups before single clients."
-    return [Figure("gains", "Whom grouping would help", note, chart)]
+    return [Figure("gains", "Clients that gain from grouping", note, chart)]
 
 
 def _pick_group_colours(k: int) -> alt.Scale:
@@ -208,16 +197,16 @@ def render_inspection(found: Inspection) -> str:
 
 
 def build_sections(found: Inspection) -> list[Section]:
-    """Answers first, then what they rest on."""
+    """Answers first, then their evidence."""
     advised = recommend(found)
-    told: list[Block] = (
+    blocks: list[Block] = (
         [] if advised is None else [render_paragraph(str(advised), "answer"), render_paragraph(f"Next: {advised.command}", "note")]
     )
-    told += [Html("".join(map(_render_card, write_answers(found)))), render_paragraph(METHOD_NOTE, "note")]
+    blocks += [Html("".join(map(_render_card, write_answers(found)))), render_paragraph(METHOD_NOTE, "note")]
     if found.left_out:
-        told.append(render_paragraph(f"Left out, for want of samples or of an answer: {len(found.left_out)} clients.", "note"))
+        blocks.append(render_paragraph(f"Left out, for lack of samples or of a reply: {len(found.left_out)} clients.", "note"))
     made = [
-        Section("The answers", told, "answers", "Answers"),
+        Section("The answers", blocks, "answers", "Answers"),
         Section("The clients", [draw_similarity(found), draw_map(found)], "clients", "Clients"),
         Section("The groups", [draw_curves(found)], "groups", "Groups"),
     ]
@@ -231,7 +220,7 @@ def _render_card(answer: Answer) -> str:
 
 
 def _render_indices(found: Inspection) -> Html:
-    told = [(name, f"{value:.3g}", INDICES[name].leaves, INDICES[name].meaning) for name, value in found.indices.items()]
-    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in told)
+    cells = [(name, f"{value:.3g}", INDICES[name].leaves, INDICES[name].meaning) for name, value in found.indices.items()]
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in cells)
     head = "<thead><tr><th>index</th><th>value</th><th>what leaves the client</th><th>meaning</th></tr></thead>"
     return Html(f'<div class="table"><table class="words">{head}<tbody>{rows}</tbody></table></div>')

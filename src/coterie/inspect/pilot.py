@@ -50,9 +50,7 @@ class PilotPlan:
     def __post_init__(self) -> None:
         for name in ("rounds", "randoms"):
             if getattr(self, name) < 1:
-                raise UserError(
-                    f"The pilot cannot use {name}={getattr(self, name)}: give 1 or more, or leave the pilot out with --no-pilot."
-                )
+                raise UserError(f"The pilot cannot use {name}={getattr(self, name)}: give 1 or more, or omit the pilot with --no-pilot.")
         if not self.rates or min(self.rates) <= 0:
             raise UserError(f"The pilot cannot use rates={self.rates}: give one learning rate or more, all above 0.")
 
@@ -176,7 +174,7 @@ def run_pilot(
 
     Args:
         model: The start, (d,).
-        clients: Who takes part.
+        clients: The clients that take part.
         labels: For each direction the clients' groups, found without the samples that judge.
         directions: What is trained on and judged on: one direction with validation parts, else both halves in turn.
         plan: How long, at which rates.
@@ -184,11 +182,11 @@ def run_pilot(
         task: What is scored.
     """
     first, groups = directions[0], labels[0]
-    tried: dict[float, _TrainedArm] = {}
+    arms_by_rate: dict[float, _TrainedArm] = {}
     for rate in plan.rates:
-        tried[rate] = yield from _train_arm(model, clients, np.zeros_like(groups), first, plan, rate, halfway=True)
-    rate = _choose_rate({rate: _score_reply(arm.end, task) for rate, arm in tried.items()})
-    one = tried[rate]
+        arms_by_rate[rate] = yield from _train_arm(model, clients, np.zeros_like(groups), first, plan, rate, halfway=True)
+    rate = _choose_rate({rate: _score_reply(arm.end, task) for rate, arm in arms_by_rate.items()})
+    one = arms_by_rate[rate]
     grouped = yield from _train_arm(model, clients, groups, first, plan, rate, halfway=True)
     arms = [one.halfway, grouped.halfway]
     short = replace(plan, rounds=plan.halfway)
@@ -210,7 +208,7 @@ def run_pilot(
 
 
 def _find_complete(arms: Sequence[Evaluated]) -> Ids:
-    """Who answered every time, about some samples."""
+    """The clients that replied every time and have samples."""
     common = reduce(np.intersect1d, [arm.clients for arm in arms])
     return np.asarray(common[arms[0].of(common).sizes > 0])
 
@@ -227,7 +225,7 @@ def _combine_folds(folds: Sequence[dict[ServingWay, Evaluated]], rate: float, ta
         counts = counts + fold["one"].of(common).actual.sum(axis=0)
         for way, arm in fold.items():
             credits[way][rows] += compute_credits(arm.of(common), task)
-    several = task.name == "classification" and np.count_nonzero(counts) > 1  # a site may tell all samples as one class
+    several = task.name == "classification" and np.count_nonzero(counts) > 1  # a site may report all samples as one class
     return ServingScores(clients, judged, credits, float(np.max(counts) / np.sum(counts)) if several else np.nan, rate)
 
 

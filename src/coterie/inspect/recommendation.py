@@ -68,11 +68,11 @@ def _explain_way(pilot: Pilot, way: ServingWay) -> str:
     ways = pilot.ways
     assert ways is not None
     scores = ", ".join(f"{WAY_NAMES[each]} {100 * ways.score(each):.1f}" for each in SIMPLICITY_ORDER)
-    told = f"In the pilot (score in %, on samples that did not train): {scores}."
+    scores = f"In the pilot (score in %, on samples that did not train): {scores}."
     if way == "one":
-        return f"{told} No other way is ahead of it by more than a quarter of a point."
+        return f"{scores} No other way is ahead of it by more than a quarter of a point."
     gain, error = ways.gain(way)
-    return f"{told} It is {100 * gain:+.1f} ± {200 * error:.1f} points from one model."
+    return f"{scores} It is {100 * gain:+.1f} ± {200 * error:.1f} points from one model."
 
 
 def _explain_unlearned(ways: ServingScores) -> str:

@@ -31,42 +31,9 @@ from coterie.models.text import text_model
 
 MAX_TENSORS = 2000  # of a model that a spec names: DenseNet-121 has 364
 models: Registry[nn.Module] = Registry("model", "coterie.models")
-
-
-models.add("mclr", mclr)
-
-
-models.add("mlp", mlp)
-
-
-models.add("cnn", cnn)
-
-
-models.add("lstm", lstm)
-
-
-models.add("rnn", rnn)
-
-
-models.add("resnet18", resnet18)
-
-
-models.add("resnet50", resnet50)
-
-
-models.add("densenet121", densenet121)
-
-
-models.add("efficientnet_lite0", efficientnet_lite0)
-
-
+for _build in (mclr, mlp, cnn, lstm, rnn, resnet18, resnet50, densenet121, efficientnet_lite0, lm, fusion):
+    models.add(_build.__name__, _build)
 models.add("text", text_model)
-
-
-models.add("lm", lm)
-
-
-models.add("fusion", fusion)
 
 
 def build_model(spec: str, input_shape: InputShape, outputs: int) -> nn.Module:
@@ -106,7 +73,7 @@ def _check_memory(spec: str, input_shape: InputShape, outputs: int) -> None:
             numbers = sum(value.numel() for value in models.build(spec, input_shape, outputs).parameters())
     except (RuntimeError, OverflowError) as error:
         raise UserError(f"Model {spec!r} cannot be made: {str(error).splitlines()[0].rstrip('.')}; choose a smaller one.") from error
-    if not hasattr(os, "sysconf"):  # Windows does not say
+    if not hasattr(os, "sysconf"):  # not on Windows
         return
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if 4 * numbers > there:
@@ -147,16 +114,16 @@ def list_models() -> list[ModelEntry]:
 
 def _format_settings(name: str) -> str:
     """``hidden=100, layers=2`` for settings with a default, ``*hidden`` for any number of values."""
-    return ", ".join(_format_setting(parameter) for parameter in models.settings(name).values())
+    made = []
+    for parameter in models.settings(name).values():
+        star, default = "*" if parameter.kind is parameter.VAR_POSITIONAL else "", _format_default(parameter)
+        made.append(f"{star}{parameter.name}" + (f"={default}" if parameter.default is not parameter.empty else ""))
+    return ", ".join(made)
 
 
-def _format_setting(parameter: inspect.Parameter) -> str:
-    if parameter.kind is parameter.VAR_POSITIONAL:
-        return f"*{parameter.name}"
-    if parameter.default is parameter.empty:
-        return parameter.name
+def _format_default(parameter: inspect.Parameter) -> str:
     value = parameter.default
-    return f"{parameter.name}={str(value).lower() if value is None or isinstance(value, bool) else value}"
+    return "" if value is parameter.empty else str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 _WORD_HELP = {
@@ -172,18 +139,18 @@ _IMAGE_HELP = {
 _ADAPTER_HELP = {
     "rank": "Rank of the adapters.",
     "alpha": "Their scale: alpha / rank times what they add.",
-    "layers": "Names of the dense layers that get adapters, joined by +; those of queries and values unless given.",
+    "layers": "Names of the dense layers that get adapters, joined by +; default: those of queries and values.",
 }
 HELP: Mapping[str, Mapping[str, str]] = {
     "mclr": {},
-    "mlp": {"hidden": "Widths of the hidden layers in order, as in mlp(200, 100); one of 128 unless given."},
+    "mlp": {"hidden": "Widths of the hidden layers in order, as in mlp(200, 100); default: one of 128."},
     "cnn": {"variant": "Whose network: mcmahan (5x5 kernels, 512 dense), fedsim (its code, 2048 dense) or fedsim_table (3x3, as printed)."},
     "lstm": {
         "hidden": "Cells of each layer.",
         "layers": "Recurrent layers, one upon the other.",
         "dense": "Width of the dense layer before the logits; 0 leaves it out.",
         "relu": "Whether that dense layer ends in a ReLU.",
-        "one_logit": "Whether two classes are told apart by one trained logit beside a fixed zero.",
+        "one_logit": "Whether two classes have one trained logit beside a fixed zero.",
         **_WORD_HELP,
     },
     "rnn": {"hidden": "Cells of each layer.", "layers": "Recurrent layers, one upon the other.", **_WORD_HELP},
@@ -206,7 +173,7 @@ HELP: Mapping[str, Mapping[str, str]] = {
         "folder": "A folder of a pretrained language model, a GGUF file or a folder of one, or a name on the Hugging Face hub.",
         "train": "What is trained, sent, compared and averaged: lora (adapters), head (the output layer) or all.",
         **_ADAPTER_HELP,
-        "spread": "Deviation of B in new adapters. With 0 all compute the same until trained, and IFCA cannot tell its models apart.",
+        "spread": "Deviation of B in new adapters. With 0 all compute the same until trained, and IFCA cannot distinguish its models.",
         "dropout": "Share of signals left out while the model is trained; other than 0, clients train one by one.",
     },
     "text": {
@@ -230,12 +197,8 @@ class ModelSetting(NamedTuple):
 
 def explain_model(name: str) -> list[ModelSetting]:
     """The settings of a model, each explained."""
-    explained = []
-    for setting, parameter in models.settings(name).items():
-        value = parameter.default
-        default = "" if value is parameter.empty else str(value).lower() if value is None or isinstance(value, bool) else str(value)
-        explained.append(ModelSetting(setting, default, HELP.get(name, {}).get(setting, "")))
-    return explained
+    known = HELP.get(name, {})
+    return [ModelSetting(each.name, _format_default(each), known.get(each.name, "")) for each in models.settings(name).values()]
 
 
 GivenModel = str | nn.Module | Callable[..., nn.Module]  # a class is a callable, too
@@ -244,7 +207,7 @@ GivenModel = str | nn.Module | Callable[..., nn.Module]  # a class is a callable
 def resolve_model(model: GivenModel) -> tuple[str, MakeModule]:
     """The name of a model in the evidence, and what makes it.
 
-    A class or a function is called anew for every initial model, with `input_shape` and `outputs` if it knows them. A module is copied, so
+    A class or a function is called for every initial model, with `input_shape` and `outputs` if it knows them. A module is copied, so
     that every seed begins with its numbers.
     """
     if isinstance(model, str):

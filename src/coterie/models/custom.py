@@ -20,9 +20,9 @@ class SeveralInputs(nn.Module):
         self.model, self.inputs = model, inputs
 
     @property
-    def told(self) -> str:
-        """What the model's numbers do not tell of it."""
-        return str(getattr(self.model, "told", ""))
+    def cache_key(self) -> str:
+        """What distinguishes models of equal parameters, for the cache of features."""
+        return str(getattr(self.model, "cache_key", ""))
 
     def forward(self, rows: Tensor) -> Tensor:
         found = []
@@ -43,13 +43,8 @@ def wrap_inputs(module: nn.Module, shape: InputShape) -> nn.Module:
     return SeveralInputs(module, shape)
 
 
-def get_factory_shape(shape: InputShape) -> object:
-    """What a factory is given as `input_shape`."""
-    return shape.shape if isinstance(shape, Inputs) else shape
-
-
 def find_factory(name: str) -> Callable[..., Any]:
-    """What ``package.module:factory`` names: a subclass of nn.Module, or a function whose annotation says that it returns one.
+    """What ``package.module:factory`` names: a subclass of nn.Module, or a function whose annotation is one.
 
     Anything else is not called: ``os:system`` is a name, too.
     """
@@ -81,11 +76,12 @@ def build_custom(spec: Spec, input_shape: InputShape, outputs: int) -> nn.Module
 
 def call_factory(spec: Spec, factory: Callable[..., Any], input_shape: InputShape, outputs: int) -> nn.Module:
     """Call a factory with the user's settings, and with `input_shape` and `outputs` if it knows them."""
-    known = {"input_shape": get_factory_shape(input_shape), "outputs": outputs}
+    known = {"input_shape": input_shape.shape if isinstance(input_shape, Inputs) else input_shape, "outputs": outputs}
     parameters = _list_parameters(spec, factory)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    # users who set outputs themselves are believed
-    given = {k: v for k, v in known.items() if k not in spec.kwargs and (takes_any or _is_keyword(parameters.get(k)))}
+    # outputs that a user sets are not checked
+    named = {name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    given = {k: v for k, v in known.items() if k not in spec.kwargs and (takes_any or k in named)}
     try:
         inspect.signature(factory).bind(*spec.args, **spec.kwargs, **given)
         module = factory(*spec.args, **spec.kwargs, **given)
@@ -104,7 +100,3 @@ def _list_parameters(spec: Spec, factory: Callable[..., Any]) -> dict[str, inspe
         return dict(inspect.signature(factory).parameters)
     except (TypeError, ValueError):  # some callables written in C show no signature
         raise UserError(f"Model {spec.name!r} shows no signature: wrap it in a function of your own.") from None
-
-
-def _is_keyword(parameter: inspect.Parameter | None) -> bool:
-    return parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)

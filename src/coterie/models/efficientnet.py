@@ -17,12 +17,12 @@ from coterie.models.image_layers import Stem, check_image_shape, make_convolutio
 from coterie.models.layers import FrozenBody
 from coterie.models.mlp import Mlp
 
-WHO = "Model 'efficientnet_lite0'"
+TITLE = "Model 'efficientnet_lite0'"
 TENSORS = 294  # without those of the thousand classes
 THEIR_LOGITS = "_fc."
 
 
-# in a block, and at the two ends, where batch norms are counted anew
+# in a block, and at the two ends, where the count of batch norms starts again
 IN_BLOCK = {
     "_expand_conv": "wide.0",
     "_bn0": "wide.1",
@@ -37,14 +37,14 @@ _NAME = re.compile(r"(?:_blocks\.(?P<block>\d+)\.)?(?P<layer>_\w+)\.(?P<tensor>\
 
 def load_weights(network: nn.Module, file: str) -> None:
     """Give a network all its numbers but those of the logits, which are for classes of its own."""
-    told = read_released_weights(file)
+    stored = read_released_weights(file)
     own = {name: tensor for name, tensor in network.state_dict().items() if not name.startswith("logits.")}
-    wrong = sorted(own.keys() ^ told.keys()) or [name for name in own if own[name].shape != told[name].shape]
-    if wrong or len(told) != TENSORS:
+    wrong = sorted(own.keys() ^ stored.keys()) or [name for name in own if own[name].shape != stored[name].shape]
+    if wrong or len(stored) != TENSORS:
         raise UserError(
-            f"{WHO}: {file!r} does not hold its {TENSORS} tensors ({wrong[0] if wrong else len(told)}): fetch the weights anew."
+            f"{TITLE}: {file!r} does not hold its {TENSORS} tensors ({wrong[0] if wrong else len(stored)}): fetch the weights again."
         )
-    network.load_state_dict(told, strict=False)
+    network.load_state_dict(stored, strict=False)
 
 
 @lru_cache(maxsize=1)
@@ -52,12 +52,12 @@ def read_released_weights(file: str) -> dict[str, Tensor]:
     """By their names here, the tensors of a file."""
     path = Path(file).expanduser()
     if not path.is_file():
-        raise UserError(f"{WHO}: there is no file {file!r} of weights: studies/fetch_efficientnet.py fetches one.")
+        raise UserError(f"{TITLE}: there is no file {file!r} of weights: studies/fetch_efficientnet.py fetches one.")
     try:
         held = torch.load(path, map_location="cpu", weights_only=True)
         return {_map_name(name): tensor for name, tensor in held.items() if not name.startswith(THEIR_LOGITS)}
     except Exception as error:  # whatever reading a file that is none may raise
-        raise UserError(f"{WHO}: {file!r} holds no weights that can be read: fetch them anew.") from error
+        raise UserError(f"{TITLE}: {file!r} holds no weights that can be read: fetch them again.") from error
 
 
 def _map_name(name: str) -> str:
@@ -128,7 +128,7 @@ class EfficientNetLite(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.last, self.last_norm = make_convolution(inputs, LAST, 1), nn.BatchNorm2d(LAST)
         self.logits = nn.Linear(LAST, outputs)
-        self.as_trained, self.told = False, f"stem={stem}"
+        self.as_trained, self.cache_key = False, f"stem={stem}"
 
     def use_released_settings(self) -> None:
         """Compute as the network that was released did: it took pixels for (255 x - 127) / 128, had zeros of a stride at the end rather

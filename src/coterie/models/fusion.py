@@ -35,9 +35,9 @@ class ConcatFeatures(nn.Module):
         return self.features(*inputs, **named)
 
     @property
-    def told(self) -> str:
-        """What the parts' numbers do not tell of them."""
-        return f"{self.text_first} {getattr(self.text, 'pool', '')} {getattr(self.image, 'told', '')}"
+    def cache_key(self) -> str:
+        """What distinguishes models of equal parameters, for the cache of features."""
+        return f"{self.text_first} {getattr(self.text, 'pool', '')} {getattr(self.image, 'cache_key', '')}"
 
 
 class Fusion(ConcatFeatures):
@@ -85,7 +85,7 @@ def fusion(
     if head:
         check_counts("fusion", head=head)
         if train != "head":
-            raise UserError("Model 'fusion': a hidden layer in the head goes with train=head; leave head away.")
+            raise UserError("Model 'fusion': a hidden layer in the head goes with train=head; omit head.")
     if train != "all" and not (isinstance(text, str) and parse(image).kwargs.get("weights")):
         raise UserError(
             f"Model 'fusion': train={train} freezes what was trained before: give an encoder, text=FOLDER, and an image network with "
@@ -117,7 +117,7 @@ def _build_image_network(image: str, shape: tuple[int, ...]) -> tuple[nn.Module,
     if spec.name not in NETWORKS:
         raise UserError(f"Model 'fusion': image={image!r} is not known: choose from {', '.join(NETWORKS)}.")
     if "train" in spec.kwargs:
-        raise UserError("Model 'fusion': what is trained is said of the whole, as fusion(...,train=head), and not of the image network.")
+        raise UserError("Model 'fusion': what is trained is set for the whole, as fusion(...,train=head), and not of the image network.")
     network: nn.Module = NETWORKS[spec.name](shape, 1, *spec.args, **spec.kwargs)  # type: ignore[operator]
     wide = int(network.logits.in_features)  # type: ignore[union-attr, arg-type]
     return remove_logits(network), wide

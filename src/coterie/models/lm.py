@@ -17,7 +17,7 @@ from coterie._util.pretrained import find_gguf_file, import_transformers, load_p
 from coterie.models.layers import FrozenBody, check_counts, count_stacked_clients
 from coterie.models.text import ENCODER_ATTENTION_LAYERS, Trained, add_adapters
 
-WHO = "Model 'lm'"
+TITLE = "Model 'lm'"
 MAX_LOGITS = 1 << 26  # of one pass where nothing is trained: there are tens of thousands for every token
 BYTES_PER_LOGIT = 160  # bytes of a GPU's memory for each: ten are used, and most of a GPU is for other things
 
@@ -92,7 +92,7 @@ class OutputLayer(nn.Module):
 def load_language_model(where: str, dropout: float, *, frozen: bool) -> Any:
     """A copy of the language model; a frozen one shares its numbers with all others. On torch's device "meta" only its shapes."""
     if torch.get_default_device().type == "meta":
-        inner = import_transformers(WHO).AutoModelForCausalLM.from_config(read_config(where))
+        inner = import_transformers(TITLE).AutoModelForCausalLM.from_config(read_config(where))
         _convert_to_linear(inner)
     else:
         read = _read_language_model(where)
@@ -111,19 +111,19 @@ def load_language_model(where: str, dropout: float, *, frozen: bool) -> Any:
 def _read_language_model(where: str) -> Any:
     """The language model, read and dequantised once; whoever needs one copies it."""
     kind, config, (place, file) = (
-        import_transformers(WHO).AutoModelForCausalLM,
+        import_transformers(TITLE).AutoModelForCausalLM,
         read_config(where),
-        find_gguf_file(WHO, where, ("gguf", "accelerate")),
+        find_gguf_file(TITLE, where, ("gguf", "accelerate")),
     )
     options = {"config": config, "dtype": torch.float32, "attn_implementation": "sdpa"}
     options |= {"use_safetensors": True} if file is None else {"gguf_file": file}  # whose head alone takes seconds to read
     with torch.random.fork_rng(devices=[]), suppress_stderr():
         load = partial(kind.from_pretrained, output_loading_info=True, **options)
-        inner, told = load_pretrained(
-            WHO, place, f"weights ({file or 'model.safetensors'})", lambda at, here: load(at, local_files_only=here)
+        inner, stored = load_pretrained(
+            TITLE, place, f"weights ({file or 'model.safetensors'})", lambda at, here: load(at, local_files_only=here)
         )
-    if lacking := sorted(told["missing_keys"]):
-        raise UserError(f"{WHO}: the weights of {where!r} lack {lacking[0]!r}: fetch them anew.")
+    if lacking := sorted(stored["missing_keys"]):
+        raise UserError(f"{TITLE}: the weights of {where!r} lack {lacking[0]!r}: fetch them again.")
     _convert_to_linear(inner)
     return inner.requires_grad_(True)
 
@@ -131,32 +131,32 @@ def _read_language_model(where: str) -> Any:
 @lru_cache(maxsize=2)
 def read_config(where: str) -> Any:
     """How the language model is built."""
-    kind, (place, file) = import_transformers(WHO).AutoConfig, find_gguf_file(WHO, where)
+    kind, (place, file) = import_transformers(TITLE).AutoConfig, find_gguf_file(TITLE, where)
     options = {} if file is None else {"gguf_file": file}
     with suppress_stderr():
         config = load_pretrained(
-            WHO,
+            TITLE,
             place,
             f"language model ({file or 'config.json'})",
             lambda at, here: kind.from_pretrained(at, local_files_only=here, **options),
         )
-    causal = import_transformers(WHO).models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    causal = import_transformers(TITLE).models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     if getattr(config, "is_encoder_decoder", False) or config.model_type not in causal or _is_bidirectional(config):
         raise UserError(
-            f"{WHO}: {where!r} is of the kind {config.model_type!r}, which predicts no next token: use one such as Llama or GPT-2."
+            f"{TITLE}: {where!r} is of the kind {config.model_type!r}, which predicts no next token: use one such as Llama or GPT-2."
         )
     return config
 
 
 def _is_bidirectional(config: Any) -> bool:
     """Encoders are listed among causal models, too, for those that were made decoders."""
-    encoders = import_transformers(WHO).models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    encoders = import_transformers(TITLE).models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     return config.model_type in encoders and not getattr(config, "is_decoder", False)
 
 
 def _convert_to_linear(inner: nn.Module) -> None:
     """GPT-2 has its dense layers the other way round: made plain ones, which adapters know."""
-    turned = import_transformers(WHO).pytorch_utils.Conv1D
+    turned = import_transformers(TITLE).pytorch_utils.Conv1D
     chosen = [(parent, name, part) for parent in inner.modules() for name, part in parent.named_children() if isinstance(part, turned)]
     for parent, name, part in chosen:
         made = nn.Linear(part.nx, part.nf, device="meta")
@@ -181,17 +181,19 @@ def lm(
 ) -> nn.Module:
     """A causal language model (a folder, a GGUF file, or a name on the hub) for blocks of its tokens; needs the extra text."""
     if len(_input_shape) != 1 or _outputs != 1 or _input_shape[0] < 2:
-        raise UserError(f"{WHO} predicts next tokens: it needs data such as shakespeare_tokens(tokenizer={folder}), and no classes.")
+        raise UserError(f"{TITLE} predicts next tokens: it needs data such as shakespeare_tokens(tokenizer={folder}), and no classes.")
     most = getattr(read_config(folder), "max_position_embeddings", None)
     if most is not None and _input_shape[0] - 1 > most:
-        raise UserError(f"{WHO}: {folder!r} reads {most} tokens at most: use length={most} in the data's spec, not {_input_shape[0] - 1}.")
+        raise UserError(
+            f"{TITLE}: {folder!r} reads {most} tokens at most: use length={most} in the data's spec, not {_input_shape[0] - 1}."
+        )
     inner = load_language_model(folder, dropout, frozen=train != "all")
     if train == "head":
         return _build_head(folder, inner)
     if train == "lora":
         check_counts("lm", rank=rank)
         if spread < 0:
-            raise UserError(f"{WHO}: spread={spread:g} should be 0 or more.")
+            raise UserError(f"{TITLE}: spread={spread:g} should be 0 or more.")
         add_adapters("lm", inner, rank, alpha, tuple(layers.split("+")) if layers else ATTENTION_LAYERS, spread)
     return NextTokens(inner, whole=train == "all")
 
@@ -205,4 +207,4 @@ def _build_head(folder: str, inner: nn.Module) -> FrozenBody:
         blocks = torch.arange(8, device=own.weight.device).view(2, 4) % own.out_features
         if own.weight.is_meta or torch.allclose(made(blocks), NextTokens(inner.eval(), whole=False)(blocks), rtol=1e-4, atol=1e-4):
             return made
-    raise UserError(f"{WHO}: the output layer of {folder!r} cannot be trained by itself: use train=lora or train=all.")
+    raise UserError(f"{TITLE}: the output layer of {folder!r} cannot be trained by itself: use train=lora or train=all.")

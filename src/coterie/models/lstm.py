@@ -40,7 +40,7 @@ def make_embedding(
     if len(shape) != 1:
         raise UserError(f"Model {model!r} needs tokens of shape (T,) or embedded words of shape (T, width), not samples of shape {shape}.")
     if not wanted:
-        raise UserError(f"Model {model!r} reads tokens here: say how many words there are (vocabulary=) or name a table (embeddings=).")
+        raise UserError(f"Model {model!r} reads tokens here: give the number of words (vocabulary=) or name a table (embeddings=).")
     if embeddings is not None:
         table = read_embeddings(model, embeddings)
         if vocabulary not in (None, len(table)):
@@ -105,7 +105,7 @@ class RecurrentLayer(nn.Module):
 class Recurrent(nn.Module):
     """Embedded words, recurrent layers, the last step's state, a dense layer (left out when 0) and the logits.
 
-    With `one_logit` two classes are told apart by one trained logit beside a fixed zero: softmax cross-entropy of (0, z) is the papers'
+    With `one_logit` two classes have one trained logit beside a fixed zero: softmax cross-entropy of (0, z) is the papers'
     sigmoid cross-entropy of z, so two classes look like any other number of them.
     """
 

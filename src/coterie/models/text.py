@@ -16,7 +16,7 @@ from coterie.models.layers import FrozenBody, LoraLinear, StackedLinear, check_c
 from coterie.models.mlp import Mlp
 
 Pool = Literal["mean", "first"]
-WHO = "Model 'text'"
+TITLE = "Model 'text'"
 
 
 class Encoder(nn.Module):
@@ -43,7 +43,7 @@ class Encoder(nn.Module):
 def load_encoder(where: str, pool: Pool, dropout: float) -> Encoder:
     """A fresh copy of the encoder of a folder or of a name on the hub; on torch's device "meta" only its shapes."""
     if torch.get_default_device().type == "meta":
-        inner = import_transformers(WHO).AutoModel.from_config(_read_config(where))
+        inner = import_transformers(TITLE).AutoModel.from_config(_read_config(where))
         return _finish_encoder(inner, pool, dropout)
     return _finish_encoder(deepcopy(_read_encoder(where)), pool, dropout)
 
@@ -64,21 +64,21 @@ def _finish_encoder(inner: Any, pool: Pool, dropout: float) -> Encoder:
 @lru_cache(maxsize=1)
 def _read_encoder(where: str) -> Any:
     """The encoder, read once; whoever needs one copies it."""
-    kind, config = import_transformers(WHO).AutoModel, _read_config(where)
+    kind, config = import_transformers(TITLE).AutoModel, _read_config(where)
     options = {"config": config, "dtype": torch.float32, "attn_implementation": "sdpa", "use_safetensors": True}
     with torch.random.fork_rng(devices=[]):  # a pooler that a folder lacks is drawn, and left out
         load = partial(kind.from_pretrained, output_loading_info=True, **options)
-        inner, told = load_pretrained(WHO, where, "weights (model.safetensors)", lambda place, here: load(place, local_files_only=here))
-    if lacking := sorted(name for name in told["missing_keys"] if not name.startswith("pooler.")):
-        raise UserError(f"{WHO}: the weights of {where!r} lack {lacking[0]!r}: fetch them anew.")
+        inner, stored = load_pretrained(TITLE, where, "weights (model.safetensors)", lambda place, here: load(place, local_files_only=here))
+    if lacking := sorted(name for name in stored["missing_keys"] if not name.startswith("pooler.")):
+        raise UserError(f"{TITLE}: the weights of {where!r} lack {lacking[0]!r}: fetch them again.")
     return inner
 
 
 def _read_config(where: str) -> Any:
-    kind = import_transformers(WHO).AutoConfig
-    config = load_pretrained(WHO, where, "encoder (config.json)", lambda place, here: kind.from_pretrained(place, local_files_only=here))
+    kind = import_transformers(TITLE).AutoConfig
+    config = load_pretrained(TITLE, where, "encoder (config.json)", lambda place, here: kind.from_pretrained(place, local_files_only=here))
     if getattr(config, "is_encoder_decoder", False) or not hasattr(config, "hidden_size"):
-        raise UserError(f"{WHO}: {where!r} is of the kind {config.model_type!r}, which is no plain encoder: use one such as BERT.")
+        raise UserError(f"{TITLE}: {where!r} is of the kind {config.model_type!r}, which is no plain encoder: use one such as BERT.")
     return config
 
 
@@ -86,7 +86,7 @@ def check_length(where: str, length: int) -> None:
     """Refuse texts of more tokens than an encoder has positions for."""
     most = getattr(_read_config(where), "max_position_embeddings", None)
     if most is not None and length > most:
-        raise UserError(f"{WHO}: {where!r} reads {most} tokens at most, and a sample has {length}: use length={most} in the data's spec.")
+        raise UserError(f"{TITLE}: {where!r} reads {most} tokens at most, and a sample has {length}: use length={most} in the data's spec.")
 
 
 Trained = Literal["head", "lora", "all"]
@@ -134,7 +134,7 @@ def text_model(
     if train == "head":
         return FrozenBody(body, Mlp((body.width, *([head] if head else []), _outputs)))
     if head:
-        raise UserError("Model 'text': a hidden layer in the head goes with train=head; leave head away.")
+        raise UserError("Model 'text': a hidden layer in the head goes with train=head; omit head.")
     if train == "lora":
         check_counts("text", rank=rank)
         add_adapters("text", body, rank, alpha, tuple(layers.split("+")) if layers else ENCODER_ATTENTION_LAYERS)

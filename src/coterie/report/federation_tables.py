@@ -6,37 +6,44 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.analysis.findings import Finding, Findings
-from coterie.analysis.metrics import ACCURACY, SCORES
+from coterie.analysis.findings import Finding
+from coterie.analysis.metrics import SCORES
 from coterie.analysis.verdict import TEST_NAMES, describe_score
 from coterie.report.charts.clients import STEPS, TOTAL
-from coterie.report.client_tables import build_decile_tables, build_trust_tables, build_unseen_tables
+from coterie.report.client_tables import (
+    METHOD,
+    build_binary_tables,
+    build_decile_tables,
+    build_named_client_tables,
+    build_source_tables,
+    build_unseen_tables,
+)
 from coterie.report.federation_view import FederationView
 from coterie.report.page import Column, ReportTable, show_amount, show_interval, show_number, show_points, show_text
 
-METHOD = Column("method", show_text("method"))
 
-
-def build_tables(subject: FederationView) -> dict[str, ReportTable]:
+def build_tables(view: FederationView) -> dict[str, ReportTable]:
     """Every table, by name; those that would be empty are left out."""
     made = [
-        build_score_table(subject),
-        *build_trust_tables(subject),
-        *build_decomposition_tables(subject),
-        build_fairness_table(subject),
-        *build_decile_tables(subject),
-        *build_grouping_table(subject),
-        build_cost_table(subject),
-        build_client_table(subject),
-        *build_unseen_tables(subject),
-        *build_last_groups_table(subject),
+        build_score_table(view),
+        *build_source_tables(view),
+        *build_binary_tables(view),
+        *build_named_client_tables(view),
+        *build_decomposition_tables(view),
+        build_fairness_table(view),
+        *build_decile_tables(view),
+        *build_grouping_table(view),
+        build_cost_table(view),
+        build_client_table(view),
+        *build_unseen_tables(view),
+        *build_last_groups_table(view),
     ]
     return {table.name: table for table in made}
 
 
-def build_score_table(subject: FederationView) -> ReportTable:
+def build_score_table(view: FederationView) -> ReportTable:
     """Scores, and gains over the baseline with their tests."""
-    findings = subject.findings
+    findings = view.findings
     names = list(next(iter(findings.methods.values())).scores)
 
     def row(finding: Finding) -> dict[str, Any]:
@@ -61,7 +68,7 @@ def build_score_table(subject: FederationView) -> ReportTable:
             "corrected_p": finding.corrected_p,
         }
 
-    frame = _make_frame(subject, row)
+    frame = _make_frame(view, row)
     defined = [name for name in names if frame[name].notna().any()]
     columns = [
         METHOD,
@@ -73,30 +80,30 @@ def build_score_table(subject: FederationView) -> ReportTable:
         Column("effect d", show_number("d", ".2f")),
     ]
     caption = (
-        f"{subject.measure.times_100} and gain in points over {subject.baseline.name}, {findings.repetitions}. Intervals and gain are of "
+        f"{view.metric.times_100} and gain in points over {view.baseline.name}, {findings.repetitions}. Intervals and gain are of "
         f"the {describe_score(findings)}; the gain's is the widest over the sources of error that decide; p is one-sided, the largest of "
         f"theirs (over {findings.repetitions.unit}s by {TEST_NAMES[findings.test]}), after Holm's correction, of methods under test; d is "
         f"Cohen's, of paired differences over {findings.repetitions.unit}s."
     )
-    return ReportTable(subject.id("scores"), caption, frame, tuple(columns))
+    return ReportTable(view.id("scores"), caption, frame, tuple(columns))
 
 
-def build_decomposition_tables(subject: FederationView) -> list[ReportTable]:
+def build_decomposition_tables(view: FederationView) -> list[ReportTable]:
     """The steps of each gain."""
     rows = []
-    for label, finding in subject.methods.items():
+    for label, finding in view.methods.items():
         parts = finding.decomposition
         steps = [*((STEPS[step.name], step.gain) for step in parts.steps), (TOTAL, parts.total)] if parts is not None else []
         rows += [
             {
                 "label": label,
-                "method": subject.name(label),
+                "method": view.name(label),
                 "part": name,
                 "repetitions": gain.n,
                 "gain": gain.mean,
                 "low": gain.low,
                 "high": gain.high,
-                "p": gain.get_p_value(subject.findings.test),
+                "p": gain.get_p_value(view.findings.test),
             }
             for name, gain in steps
         ]
@@ -106,11 +113,11 @@ def build_decomposition_tables(subject: FederationView) -> list[ReportTable]:
         Column("points", show_points("gain", signed=True)),
         Column("95 % interval", show_interval("low", "high", signed=True)),
     )
-    caption = f"The gain over {subject.baseline.name} in steps; the steps add up to the gain, up to rounding."
-    return [ReportTable(subject.id("decomposition"), caption, pd.DataFrame(rows), columns)] if rows else []
+    caption = f"The gain over {view.baseline.name} in steps; the steps add up to the gain, up to rounding."
+    return [ReportTable(view.id("decomposition"), caption, pd.DataFrame(rows), columns)] if rows else []
 
 
-def build_fairness_table(subject: FederationView) -> ReportTable:
+def build_fairness_table(view: FederationView) -> ReportTable:
     """Clients that lose, and those served worst."""
 
     def row(finding: Finding) -> dict[str, Any]:
@@ -130,7 +137,7 @@ def build_fairness_table(subject: FederationView) -> ReportTable:
 
     columns = (
         METHOD,
-        Column(f"lower than {subject.baseline.name}", show_number("worse", ".0f", " %", 100)),
+        Column(f"lower than {view.baseline.name}", show_number("worse", ".0f", " %", 100)),
         Column("clearly", show_number("clearly_worse", ".3g")),
         Column("lower than alone", show_number("worse_than_alone", ".0f", " %", 100)),
         Column("worst tenth", show_points("bottom_decile")),
@@ -138,17 +145,17 @@ def build_fairness_table(subject: FederationView) -> ReportTable:
         Column("worst client", show_points("worst")),
     )
     caption = (
-        "Share of clients that score lower; clearly: how many clients do beyond the chance of runs and of their test samples; and the "
-        f"{subject.measure.noun}, times 100, of the tenth of clients served worst and of the worst client of each run, averaged."
+        "Share of clients that score lower; clearly: how many clients do significantly, by runs and by their test samples; and the "
+        f"{view.metric.noun}, times 100, of the tenth of clients served worst and of the worst client of each run, averaged."
     )
-    return ReportTable(subject.id("fairness"), caption, _make_frame(subject, row), columns)
+    return ReportTable(view.id("fairness"), caption, _make_frame(view, row), columns)
 
 
-def build_grouping_table(subject: FederationView) -> list[ReportTable]:
+def build_grouping_table(view: FederationView) -> list[ReportTable]:
     """How good the groups are."""
 
     def row(finding: Finding) -> dict[str, Any]:
-        own = finding.grouping
+        own = finding.group_quality
         assert own is not None
         known = {
             name: value.mean if value is not None else np.nan
@@ -163,7 +170,7 @@ def build_grouping_table(subject: FederationView) -> list[ReportTable]:
             "collapse_rate": own.collapse_rate,
         }
 
-    labels = [label for label, finding in subject.findings.methods.items() if finding.grouping is not None]
+    labels = [label for label, finding in view.findings.methods.items() if finding.group_quality is not None]
     columns = (
         METHOD,
         Column("groups used", show_number("used", ".1f")),
@@ -180,12 +187,12 @@ def build_grouping_table(subject: FederationView) -> list[ReportTable]:
         "one round with the next, of two seeds and, where clients are the same in all of them, of two draws (adjusted Rand index), and the "
         "share of runs that end with fewer groups than were asked for or found."
     )
-    return [ReportTable(subject.id("grouping"), caption, _make_frame(subject, row, labels), columns)] if labels else []
+    return [ReportTable(view.id("grouping"), caption, _make_frame(view, row, labels), columns)] if labels else []
 
 
-def build_cost_table(subject: FederationView) -> ReportTable:
+def build_cost_table(view: FederationView) -> ReportTable:
     """What runs cost, in all and up to the target, and how steady they are."""
-    findings = subject.findings
+    findings = view.findings
     timed = findings.records.clock is not None
 
     def row(finding: Finding) -> dict[str, Any]:
@@ -217,47 +224,42 @@ def build_cost_table(subject: FederationView) -> ReportTable:
         Column("change a round", show_points("change")),
     )
     caption = (
-        f"Of a whole run, mean over runs, and up to {_describe_target(findings)} (median over the runs that reach it); a pass "
-        f"is one client's way once through its data. Last, the mean change of {findings.measure.noun} from round to round, in points."
+        f"Of a whole run, mean over runs, and up to {findings.metric.format_score(findings.target)} (median over the runs that reach it); "
+        f"a pass is one client's way once through its data. Last, the mean change of {findings.metric.noun} from round to round, in points."
     )
-    return ReportTable(subject.id("cost"), caption, _make_frame(subject, row), columns)
+    return ReportTable(view.id("cost"), caption, _make_frame(view, row), columns)
 
 
-def _describe_target(findings: Findings) -> str:
-    level = findings.measure.level(findings.target)
-    return f"{level} accuracy" if findings.measure is ACCURACY else f"{findings.measure.noun} of {level}"
-
-
-def build_client_table(subject: FederationView) -> ReportTable:
+def build_client_table(view: FederationView) -> ReportTable:
     """Every client with every method: for further work, not for reading."""
-    records = subject.findings.records
+    records = view.findings.records
     pieces = []
-    for label, finding in subject.findings.methods.items():
+    for label, finding in view.findings.methods.items():
         own = finding.fairness
         alone = own.gain_over_local if own.gain_over_local is not None else np.full(len(records.ids), np.nan)
-        columns = {"client": records.ids, "samples": records.train, subject.measure.name: own.accuracy, "gain": own.gain}
+        columns = {"client": records.ids, "samples": records.train, view.metric.name: own.accuracy, "gain": own.gain}
         columns["gain_over_alone"] = alone
         piece = pd.DataFrame(columns | ({"true_group": records.truth} if records.truth is not None else {}))
         piece.insert(0, "label", label)
         pieces.append(piece)
-    return ReportTable(subject.id("clients"), "", pd.concat(pieces, ignore_index=True))
+    return ReportTable(view.id("clients"), "", pd.concat(pieces, ignore_index=True))
 
 
-def build_last_groups_table(subject: FederationView) -> list[ReportTable]:
-    """Who ends in which group, in every run: for further work, not for reading."""
+def build_last_groups_table(view: FederationView) -> list[ReportTable]:
+    """The last group of every client in every run: for further work, not for reading."""
     rows = []
-    for own in subject.findings.draws.each:
+    for own in view.findings.draws.each:
         records = own.records
         for label, groups in records.groups.items():
             for place in own.scope.seeds:
-                told = {"label": label, "draw": records.settings.draws[0], "seed": records.settings.seeds[place]}
-                rows.append(pd.DataFrame({**told, "client": records.ids, "group": groups[place, own.scope.last]}))
-    return [ReportTable(subject.id("groups"), "", pd.concat(rows, ignore_index=True))] if rows else []
+                run = {"label": label, "draw": records.settings.draws[0], "seed": records.settings.seeds[place]}
+                rows.append(pd.DataFrame({**run, "client": records.ids, "group": groups[place, own.scope.last]}))
+    return [ReportTable(view.id("groups"), "", pd.concat(rows, ignore_index=True))] if rows else []
 
 
-def _make_frame(subject: FederationView, row: Callable[[Finding], dict[str, Any]], labels: Sequence[str] | None = None) -> pd.DataFrame:
-    methods = subject.findings.methods
+def _make_frame(view: FederationView, row: Callable[[Finding], dict[str, Any]], labels: Sequence[str] | None = None) -> pd.DataFrame:
+    methods = view.findings.methods
     chosen = list(methods) if labels is None else labels
     return pd.DataFrame(
-        [{"label": label, "method": subject.name(label), "role": methods[label].role, **row(methods[label])} for label in chosen]
+        [{"label": label, "method": view.name(label), "role": methods[label].role, **row(methods[label])} for label in chosen]
     )

@@ -10,24 +10,20 @@ import numpy as np
 from coterie.analysis.class_scores import BinaryScores, compute_binary_scores
 from coterie.analysis.findings import Finding, Findings
 from coterie.analysis.groups import AggregationWeights, co_membership_from_labels, order_by_similarity, read_aggregation_weights
-from coterie.analysis.metrics import Measure
+from coterie.analysis.metrics import Metric
 from coterie.analysis.records import Cluster
 from coterie.core.arrays import Doubles, Ints
 from coterie.core.rng import make_key, shuffle
 from coterie.report.style import LineStyle, assign_styles
 
 MAX_CLIENTS = 300  # points drawn in one panel at most: more would be one on top of the other
-
-
 MAX_PAIRED = 2000  # clients in a table of pairs at most
-
-
 MAX_ROUNDS = 200  # rounds drawn in one curve at most
 
 
 @dataclass(frozen=True)
 class FederationView:
-    """Findings, with the style of each method. `prefix` tells the figures of several federations apart."""
+    """Findings, with the style of each method. `prefix` distinguishes the figures of several federations."""
 
     findings: Findings
     prefix: str = ""
@@ -38,19 +34,19 @@ class FederationView:
 
     @cached_property
     def agreements(self) -> dict[str, Doubles]:
-        """By method that groups: (P, P) how often two of the clients in `pictured` share a group."""
+        """By method that groups: (P, P) how often two of `pictured_clients` share a group."""
         return compute_co_membership(self.findings, self.pictured_clients)
 
     @cached_property
     def orders(self) -> dict[str, Ints]:
-        """By method that groups: the places in `pictured`, clients that are grouped together side by side."""
+        """By method that groups: the places in `pictured_clients`, clients that are grouped together side by side."""
         truth = self.findings.records.truth
         own = None if truth is None else truth[self.pictured_clients]
         return {label: order_by_similarity(table, own) for label, table in self.agreements.items()}
 
     @cached_property
     def pictured_clients(self) -> Ints:
-        """The clients in tables of pairs: everybody, or, of many, a sample of those that are evaluated."""
+        """The clients in tables of pairs: all, or, of many, a sample of those that are evaluated."""
         records = self.findings.records
         if len(records.ids) <= MAX_PAIRED:
             return np.arange(len(records.ids))
@@ -63,13 +59,13 @@ class FederationView:
 
     @cached_property
     def two_classes(self) -> dict[str, BinaryScores]:
-        """By method, what two-class answers miss; nothing for other tasks."""
+        """By method; nothing for other tasks."""
         return compute_binary_scores(self.findings.draws)
 
     @property
-    def measure(self) -> Measure:
+    def metric(self) -> Metric:
         """What is compared."""
-        return self.findings.measure
+        return self.findings.metric
 
     @property
     def baseline(self) -> LineStyle:
@@ -81,18 +77,18 @@ class FederationView:
         return {label: self.findings.methods[label] for label in self.findings.roles.methods if self.findings.methods[label].gap.n}
 
     @property
-    def shown(self) -> list[str]:
+    def shown_methods(self) -> list[str]:
         """What most figures show: everything but the controls of single methods."""
         return [label for label, role in self.findings.roles.of.items() if role != "control"]
 
     @property
     def seed(self) -> int:
-        """The place of the seed that is shown where only one can be: the first that is compared."""
+        """The place of the seed in figures of a single seed: the first that is compared."""
         return int(self.findings.scope.seeds[0])
 
     @property
-    def where(self) -> str:
-        """Which draw is shown where only one can be."""
+    def draw_prefix(self) -> str:
+        """Which draw a figure of a single draw is of."""
         return f"Draw {self.findings.repetitions.draws[0]}. " if self.findings.repetitions.several_draws else ""
 
     @property
@@ -100,38 +96,40 @@ class FederationView:
         return f" Of draw {self.findings.repetitions.draws[0]} of the data." if self.findings.repetitions.several_draws else ""
 
     @property
-    def select_draw(self) -> str:
-        """What to say of single clients: where data are dealt out anew, a client of one draw is none of the next."""
+    def draw_note(self) -> str:
+        """A note on single clients: where data are partitioned again, a client of one draw is none of the next."""
         return "" if self.findings.repetitions.same_clients else self.first_draw_note
 
     def name(self, label: str) -> str:
         return self.styles[label].name
 
-    def client(self, number: int) -> dict[str, str | int]:
-        """What a reader who points at a client is told of it."""
+    def client_tooltip(self, number: int) -> dict[str, str | int]:
+        """The fields of a client's tooltip."""
         records = self.findings.records
-        told: dict[str, str | int] = {"client": records.ids[number], "samples": int(records.train[number])}
-        return told if records.truth is None else {**told, "true group": int(records.truth[number])}
+        fields: dict[str, str | int] = {"client": records.ids[number], "samples": int(records.train[number])}
+        return fields if records.truth is None else {**fields, "true group": int(records.truth[number])}
 
     @cached_property
-    def drawn(self) -> Ints:
+    def drawn_clients(self) -> Ints:
         """The clients that are drawn one by one."""
-        everybody = len(self.findings.records.ids)
-        return pick_evenly(everybody, MAX_CLIENTS) if everybody <= MAX_PAIRED else sample_clients(self.pictured_clients, MAX_CLIENTS)
+        count = len(self.findings.records.ids)
+        return pick_evenly(count, MAX_CLIENTS) if count <= MAX_PAIRED else sample_clients(self.pictured_clients, MAX_CLIENTS)
 
     @property
-    def left_out(self) -> str:
-        """What to say where not all of them are."""
+    def sample_note(self) -> str:
+        """A note where not all of them are."""
         count = len(self.findings.records.ids)
-        return f" {len(self.drawn)} of {count:,} clients are drawn; tables/clients.csv has all." if len(self.drawn) < count else ""
+        return (
+            f" {len(self.drawn_clients)} of {count:,} clients are drawn; tables/clients.csv has all."
+            if len(self.drawn_clients) < count
+            else ""
+        )
 
     @property
     def paired_sample_note(self) -> str:
-        """What to say where not all clients are in tables of pairs."""
-        count = len(self.findings.records.ids)
-        return (
-            f" {len(self.pictured_clients):,} of {count:,} clients are shown, drawn by lot." if len(self.pictured_clients) < count else ""
-        )
+        """A note where not all clients are in tables of pairs."""
+        drawn, count = len(self.pictured_clients), len(self.findings.records.ids)
+        return f" {drawn:,} of {count:,} clients are shown, drawn at random." if drawn < count else ""
 
     def id(self, figure: str) -> str:
         return self.prefix + figure
@@ -148,7 +146,7 @@ def pick_evenly(count: int, most: int) -> Ints:
 
 
 def sample_clients(clients: Ints, most: int) -> Ints:
-    """At most so many of these clients, ascending, the same on every page; not evenly spread, since groups may be dealt out in turn."""
+    """At most so many of these clients, ascending, the same on every page; not evenly spread, since groups may be assigned in turn."""
     return np.sort(clients[shuffle(make_key("pictured clients"), len(clients))[:most]])
 
 

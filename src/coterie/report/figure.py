@@ -46,7 +46,7 @@ CONFIG: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Figure:
-    """`name` is the id in the page and the file's name. `several` says that the chart is made of panels of width PANEL."""
+    """`name` is the id in the page and the file's name. `several`: the chart is made of panels of width PANEL."""
 
     name: str
     title: str

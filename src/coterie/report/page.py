@@ -36,7 +36,7 @@ Block: TypeAlias = Html | Figure
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what is below it. `anchor` is its name in links; `short` its name in the list of contents, where it has one."""
+    """A heading and its blocks. `anchor` is its name in links; `short` its name in the list of contents, where it has one."""
 
     title: str
     blocks: Sequence[Block]
@@ -98,8 +98,6 @@ def _vega_script() -> str:
 
 
 CellFormatter = Callable[[Mapping[str, Any]], str]
-
-
 MISSING = "–"
 
 
@@ -207,5 +205,4 @@ LATEX_ESCAPES = {"\\": r"\textbackslash{}", "−": "$-$", "–": "--", "~": r"\t
 
 
 def _escape_latex(text: str) -> str:
-    """Text that LaTeX takes for text."""
     return "".join(LATEX_ESCAPES.get(sign, f"\\{sign}" if sign in "&%$#_{}" else sign) for sign in text)

@@ -1,4 +1,4 @@
-"""`write_report`: from a folder of evidence to the page, the tables and the figures."""
+"""`write_report`: from a result or a folder of evidence to the page, the tables and the figures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from coterie._util.errors import UserError
 from coterie._util.files import make_folder_inside, write_inside
 from coterie.analysis.comparison import open_comparison
 from coterie.report.figure import Figure, Format, require_altair
+from coterie.run.result import Result
 
 
 @dataclass(frozen=True)
@@ -21,34 +22,39 @@ class Report:
     faults: tuple[str, ...]  # files that could not be read; the report is made from the rest
 
 
-def write_report(folder: Path | str, *, figures: Sequence[Format] = (), **options: Any) -> Report:
-    """Write `write_report.html` and `tables/` into a folder of evidence, and `figures/` in the formats asked for.
+def write_report(found: Result | Path | str, *, figures: Sequence[Format] = (), **options: Any) -> Report:
+    """Write `report.html` and `tables/` into a folder of evidence, and `figures/` in the formats asked for.
 
-    Options are those of `compare_evidence`: the headline score, the baseline, the target accuracy.
+    Args:
+        found: A folder of evidence, or the result of a study that was written to one.
+        figures: The formats of the figures, such as ("pdf", "svg").
+        options: Those of `compare_evidence`: the headline score, the baseline, the target accuracy.
+
+    Example:
+        >>> ct.write_report("runs/first", figures=["pdf"])  # doctest: +SKIP
     """
     require_altair()
-    from coterie.report import sections  # here: it needs Altair, whose absence is told above in one sentence
+    from coterie.report import sections  # here: it needs Altair, whose absence is reported above
     from coterie.report.federation_tables import build_tables
     from coterie.report.federation_view import FederationView, slugify
     from coterie.report.page import render_page
 
-    folder = Path(folder)
+    place = found.evidence.folder if isinstance(found, Result) else found
+    if place is None:
+        raise UserError("The result is in memory only, and a report is written beside its evidence: run the study with out=...")
+    folder = Path(place)
     comparison = open_comparison(folder, **options)
     several = len(comparison.federations) > 1
-    subjects = [FederationView(findings, f"{slugify(findings.data)}-" if several else "") for findings in comparison.federations]
-    made = [build_tables(subject) for subject in subjects]
-    parts, faults = sections.build_sections(comparison, subjects, made)
+    views = [FederationView(findings, f"{slugify(findings.data)}-" if several else "") for findings in comparison.federations]
+    made = [build_tables(view) for view in views]
+    parts, faults = sections.build_sections(comparison, views, made)
     try:
-        place = make_folder_inside(folder, "tables")
-        tables = [path for own in made for table in own.values() for path in table.write(place)]
+        written = make_folder_inside(folder, "tables")
+        tables = [path for own in made for table in own.values() for path in table.write(written)]
         drawn = [block for part in parts for block in part.blocks if isinstance(block, Figure)]
-        saved = _save_figures(folder, drawn, figures)
-        path = write_inside(folder, "report.html", render_page(sections.make_title(subjects), sections.make_lead(subjects), parts))
+        beside = make_folder_inside(folder, "figures") if figures else folder
+        saved = [figure.save(beside, form) for figure in drawn for form in figures]
+        path = write_inside(folder, "report.html", render_page(sections.make_title(views), sections.make_lead(views), parts))
     except OSError as error:
         raise UserError(f"Cannot write the report to {folder}: {error.strerror or error}.") from error
     return Report(path, tuple(tables), tuple(saved), tuple(faults))
-
-
-def _save_figures(folder: Path, figures: Sequence[Figure], formats: Sequence[Format]) -> list[Path]:
-    place = make_folder_inside(folder, "figures") if formats else folder
-    return [figure.save(place, form) for figure in figures for form in formats]

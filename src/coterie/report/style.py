@@ -19,20 +19,16 @@ if TYPE_CHECKING:
 
 
 STEPS = np.linspace(0, 255, 18).round()  # of each of red, green and blue: 5,832 colours to choose from
-
-
-LIGHTNESS = (0.40, 0.86)  # seen on white and on near-black alike
-
-
+LIGHTNESS = (0.40, 0.86)  # visible on white and on near-black
 GROUNDS = ("#FFFFFF", "#111111")  # what colours are drawn on
 
 
 @cache
 def pick_distinct_colours(count: int, first: tuple[str, ...], taken: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """So many colours: those given, then others that are as far as can be from them, from `taken` and from each other."""
+    """So many colours: those given, then others that are as far as possible from them, from `taken` and from each other."""
     chosen = list(first[:count])
     grid = np.stack(np.meshgrid(STEPS, STEPS, STEPS, indexing="ij"), axis=-1).reshape(-1, 3)
-    lab = _to_oklab(grid)
+    lab = to_oklab(grid)
     usable = (lab[:, 0] >= LIGHTNESS[0]) & (lab[:, 0] <= LIGHTNESS[1])
     grid, lab = grid[usable], lab[usable]
     nearest = np.full(len(lab), np.inf)
@@ -45,15 +41,8 @@ def pick_distinct_colours(count: int, first: tuple[str, ...], taken: tuple[str, 
     return tuple(chosen)
 
 
-def compute_separation(colours: Sequence[str]) -> float:
-    """The distance in OKLab of the two that are most alike."""
-    lab = _to_oklab(np.array([parse_rgb(colour) for colour in colours]))
-    apart = np.linalg.norm(lab[:, None] - lab[None], axis=-1)
-    return float(apart[~np.eye(len(lab), dtype=bool)].min(initial=np.inf))
-
-
 def _distance(lab: Doubles, colour: str) -> Doubles:
-    return np.asarray(np.linalg.norm(lab - _to_oklab(np.array([parse_rgb(colour)])), axis=1))
+    return np.asarray(np.linalg.norm(lab - to_oklab(np.array([parse_rgb(colour)])), axis=1))
 
 
 def parse_rgb(colour: str) -> list[int]:
@@ -61,7 +50,7 @@ def parse_rgb(colour: str) -> list[int]:
     return [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
 
 
-def _to_oklab(rgb: Array) -> Doubles:
+def to_oklab(rgb: Array) -> Doubles:
     """(n, 3) lightness and two axes of colour, of sRGB from 0 to 255."""
     share = rgb / 255.0
     linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
@@ -88,26 +77,12 @@ OKABE_ITO = {
     "yellow": "#F0E442",
     "black": "#000000",
 }
-
-
 METHODS = tuple(OKABE_ITO[name] for name in ("blue", "vermillion", "green", "purple", "orange", "sky"))
-
-
 GROUPS = tuple(OKABE_ITO[name] for name in ("blue", "orange", "green", "purple", "vermillion", "sky", "yellow", "black"))
-
-
 GREY, BROWN, OLIVE, SLATE = "#7F7F7F", "#8B5A2B", "#8A8D00", "#4A5A8C"  # seen on white and on near-black alike
-
-
 UNASSIGNED = "#D0D0D0"  # a client that is in no group
-
-
 RAMP = ("#F4F8FB", "#56B4E9", "#0072B2", "#00253A")  # from nothing to all, lightness falling throughout
-
-
 LOCAL_NAME = "Training alone"
-
-
 SOLID, DASHED, DOTTED, LONG, DOT_DASHED = [1, 0], [6, 4], [2, 3], [12, 4], [6, 3, 2, 3]
 
 
@@ -116,17 +91,13 @@ BASELINES: dict[MethodRole, tuple[str, str, list[int]]] = {
     "local": (LOCAL_NAME, OLIVE, DOTTED),
     "finetuned": ("FedAvg, fine-tuned", SLATE, LONG),
 }
-
-
 MUTED = (GREY, *(colour for _, colour, _ in BASELINES.values()))
-
-
 CONTROLS = {
     "random": ("random groups", DASHED),
-    "matched": ("random groups of like sizes", DOT_DASHED),
+    "matched": ("random groups of similar sizes", DOT_DASHED),
     "oracle": ("true groups", DOTTED),
     "one": ("one group", LONG),
-    "round_robin": ("dealt groups", LONG),
+    "round_robin": ("round-robin groups", LONG),
 }
 
 

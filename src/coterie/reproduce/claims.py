@@ -55,7 +55,7 @@ class ClaimResult:
     p: float = nan  # one-sided and corrected: for the claim, or, where it is contradicted, against it; nan where nothing was tested
     repetitions: int = 0  # seeds or draws
     variant: str = ""  # why this is not the paper's own row
-    unknown: tuple[str, ...] = ()  # what these runs cannot tell
+    unknown: tuple[str, ...] = ()  # what these runs do not show
     why_not: str = ""  # why it was not run
 
     def as_json(self) -> dict[str, Any]:
@@ -64,8 +64,8 @@ class ClaimResult:
         plain = {name: value if isfinite(value) else None for name, value in numbers.items()}
         claim = self.claim
         known = {"says": claim.says, "control": claim.control, "theirs": claim.paper, "outcome": self.outcome, "why_not": self.why_not}
-        told = {"over": self.over, "repetitions": self.repetitions, "variant": self.variant, "unknown": list(self.unknown)}
-        return {**known, **plain, **told}
+        more = {"over": self.over, "repetitions": self.repetitions, "variant": self.variant, "unknown": list(self.unknown)}
+        return {**known, **plain, **more}
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def explain_variant(study: Reproduction, claim: Claim, runs: Sequence[PartRun], 
     found = [claim.variant]
     for run in (run for run in runs if run.part.name in names):
         found += [NOT_DECLARED if run.part.variant is None else run.part.variant, _describe_shortfall(study, run, repetitions)]
-    return "; ".join(dict.fromkeys(reason for text in found for reason in text.split("; ") if reason))  # each said once
+    return "; ".join(dict.fromkeys(reason for text in found for reason in text.split("; ") if reason))  # each once
 
 
 def _describe_shortfall(study: Reproduction, run: PartRun, repetitions: int) -> str:

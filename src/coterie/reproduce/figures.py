@@ -14,7 +14,7 @@ from coterie.core.arrays import Doubles
 from coterie.report.style import OKABE_ITO, pick_distinct_colours
 from coterie.reproduce.rejudge import ReproductionResult
 from coterie.reproduce.result_files import select_rounds, select_rows
-from coterie.reproduce.run import PartRun
+from coterie.reproduce.study_files import load_study_code
 from coterie.reproduce.values import PartValues
 from coterie.statistics import compute_t_bands
 
@@ -70,15 +70,11 @@ def _curve_frames(outcome: ReproductionResult) -> Iterator[pd.DataFrame]:
     rows = {name: select_rows(outcome.study, run, outcome.values[name]) for name, run in drawn.items()}
     alone = len({row for found in rows.values() for row in found}) == 1
     for name, run in drawn.items():
-        panel, _, last = name.rpartition(" ") if alone else (_panel_name(run), "", "")
+        whole = name if run.settings is None else f"{name}: {run.settings.data}, {run.settings.model}"
+        panel, _, last = name.rpartition(" ") if alone else (whole, "", "")
         panel = panel.rstrip(", ") or outcome.study.title
         for row in rows[name]:
             yield from (frame.assign(panel=panel, line=last or row) for frame in _list_row_lines(outcome.values[name], row))
-
-
-def _panel_name(run: PartRun) -> str:
-    """A panel's name: the part, its data and its model."""
-    return run.part.name if run.settings is None else f"{run.part.name}: {run.settings.data}, {run.settings.model}"
 
 
 def _list_row_lines(values: PartValues, row: str) -> Iterator[pd.DataFrame]:
@@ -100,7 +96,7 @@ def _make_frame(whose: str, *columns: Any) -> pd.DataFrame:
     return pd.DataFrame({"round": rounds, **{name: np.round(found, 2) for name, found in numbers.items()}, "whose": whose})
 
 
-LINE_WIDTH = 0.02  # of a panel's height: nearer curves cannot be told apart
+LINE_WIDTH = 0.02  # of a panel's height: nearer curves hide each other
 
 
 def draw_differences(alt: Any, outcome: ReproductionResult) -> Any:
@@ -130,15 +126,10 @@ def _difference_frames(outcome: ReproductionResult) -> Iterator[pd.DataFrame]:
     for run in outcome.runs:
         values = outcome.values[run.part.name]
         rows = [row for row in select_rows(outcome.study, run, values) if row in values.curves]
-        if len(rows) > 1 and has_hidden_lines(np.array([_mean_curve(values, row) for row in rows])):
+        if len(rows) > 1 and has_hidden_lines(np.array([np.mean(list(values.curves[row].values()), axis=0) for row in rows])):
             first, *others = rows
             panel = f"{run.part.name}: minus {first}"
             yield from (_points_ahead(values, row, first).assign(panel=panel, line=row) for row in others)
-
-
-def _mean_curve(values: PartValues, row: str) -> Doubles:
-    mean: Doubles = np.mean(list(values.curves[row].values()), axis=0)
-    return mean
 
 
 def _points_ahead(values: PartValues, row: str, first: str) -> pd.DataFrame:
@@ -147,54 +138,6 @@ def _points_ahead(values: PartValues, row: str, first: str) -> pd.DataFrame:
     at = select_rounds(len(values.rounds))
     numbers = {"ahead": mean[at], "low": low[at], "high": high[at]}
     return pd.DataFrame({"round": values.rounds[at], **{name: np.round(found, 3) for name, found in numbers.items()}})
-
-
-DRAWN_ROUNDS = 3  # drawn of each seed: the first, the last and the one in the middle
-REFERENCE_LINES = {"FedAvg by samples": OKABE_ITO["vermillion"], "FedAvg, uniform": OKABE_ITO["black"]}
-
-
-def draw_weights(alt: Any, outcome: ReproductionResult) -> Any:
-    """None where no weights were kept. Both axes are relative to the cohort's mean, so that uniform weights are a line at 1."""
-    frames = list(_weight_frames(outcome))
-    if not frames:
-        return None
-    data = pd.concat(frames)
-    x = alt.X("samples:Q", title="a client's samples over the mean of its round", scale=alt.Scale(zero=True, nice=False))
-    y = alt.Y("weight:Q", title="its weight over the uniform one", scale=alt.Scale(zero=True, nice=False))
-    scale = alt.Scale(
-        domain=[*REFERENCE_LINES, *_list_methods(data)], range=[*REFERENCE_LINES.values(), *_method_colours(_list_methods(data))]
-    )
-    colour = alt.Color("line:N", scale=scale, title=None, legend=alt.Legend(labelLimit=300, symbolOpacity=1))
-    base = alt.Chart(data).encode(x=x, y=y, color=colour)
-    lines = base.transform_filter(alt.FieldOneOfPredicate("line", list(REFERENCE_LINES))).mark_line(strokeWidth=1.5)
-    points = base.transform_filter(alt.FieldOneOfPredicate("line", _list_methods(data))).mark_circle(size=14, opacity=0.5, aria=False)
-    order = list(dict.fromkeys(data["part"]))
-    header = alt.Header(labelFontSize=11, labelFontWeight="bold", labelLimit=380)
-    panels = (lines + points).properties(width=300, height=200)
-    faceted = panels.facet(facet=alt.Facet("part:N", sort=order, title=None, header=header), columns=2)
-    return faceted.resolve_scale(x="independent", y="independent").properties(background="white")
-
-
-def _list_methods(data: pd.DataFrame) -> list[str]:
-    return [line for line in dict.fromkeys(data["line"]) if line not in REFERENCE_LINES]
-
-
-def _method_colours(methods: list[str]) -> list[str]:
-    return [OKABE_ITO[name] for name in ("blue", "green", "orange", "purple", "sky")][: len(methods)]
-
-
-def _weight_frames(outcome: ReproductionResult) -> Iterator[pd.DataFrame]:
-    for part, values in outcome.values.items():
-        for method, seeds in values.weights.items():
-            drawn = [
-                rounds[i] for rounds in seeds.values() for i in np.unique(np.linspace(0, len(rounds) - 1, DRAWN_ROUNDS).round().astype(int))
-            ]
-            samples = np.concatenate([one.relative_samples for one in drawn]).round(3)
-            weights = np.concatenate([one.relative_weights for one in drawn]).round(3)
-            yield pd.DataFrame({"part": part, "line": method, "samples": samples, "weight": weights})
-            ends = np.array([0.0, samples.max()])
-            yield pd.DataFrame({"part": part, "line": "FedAvg by samples", "samples": ends, "weight": ends})
-            yield pd.DataFrame({"part": part, "line": "FedAvg, uniform", "samples": ends, "weight": 1.0})
 
 
 def draw_figures(outcome: ReproductionResult, folder: Path) -> list[str]:
@@ -207,7 +150,8 @@ def draw_figures(outcome: ReproductionResult, folder: Path) -> list[str]:
         return []
     charts = {study.name: _draw_claims(altair, outcome)}
     charts |= {f"{study.name}-curves": draw_curves(altair, outcome), f"{study.name}-apart": draw_differences(altair, outcome)}
-    charts |= {f"{study.name}-weights": draw_weights(altair, outcome)}
+    if any(values.weights for values in outcome.values.values()):
+        charts |= {f"{study.name}-weights": load_study_code("simprox_figures").draw_weights(altair, outcome)}
     written = []
     for name, chart in charts.items():
         if chart is not None:

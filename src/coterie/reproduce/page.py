@@ -36,7 +36,7 @@ class PageWords:
     """Headings of tables and lists, and whose side of 0 a claim is about."""
 
     says: str
-    numbers: tuple[str, ...]  # after what a claim says
+    numbers: tuple[str, ...]  # after a claim's text
     scores: str  # behind a part's name, above the scores of its methods
     not_own_row: str
     protocol: str
@@ -89,7 +89,7 @@ SHARE_SCORES = ("ari", "r2", "similarity", "silhouette", "normalised")  # of 1: 
 
 
 def make_claim_cells(result: ClaimResult) -> list[str]:
-    """What it says, theirs, ours with the widest interval that decides, what that is over, p, and what came of it."""
+    """What it says, theirs, ours with the widest interval that decides, what that is over, p, and the outcome."""
     claim, form = result.claim, _number_format(result)
     theirs = f"{claim.paper:{form}}" if claim.paper is not None else {1: "above 0", -1: "below 0", 0: "0"}[claim.direction]
     if claim.kind in ("at_least", "at_most", "rounds"):
@@ -130,27 +130,9 @@ SCORE_TITLES = {
     "by_samples": "by samples",
     "discrepancy_variance": "its variance",
 }
-ON_DEMAND = (
-    "discrepancy",
-    "discrepancy_variance",
-    "median",
-    "rounds_to",
-    *NOTED_SCORES,
-    "by_samples",
-    "server_ms",
-)  # where the paper has them
-MEASURED_SCORES = (
-    "literal",
-    "normalised",
-    "r2",
-    "similarity",
-    "silhouette",
-    "round_ms",
-    "round_ratio",
-    *NOTED_SCORES,
-    "by_samples",
-    "server_ms",
-)
+LAST_COLUMNS = (*NOTED_SCORES, "by_samples", "server_ms")
+ON_DEMAND = ("discrepancy", "discrepancy_variance", "median", "rounds_to", *LAST_COLUMNS)  # where the paper has them
+MEASURED_SCORES = ("literal", "normalised", "r2", "similarity", "silhouette", "round_ms", "round_ratio", *LAST_COLUMNS)
 TWO_DIGIT_SCORES = ("ari", "r2", "literal", "normalised", "similarity", "silhouette", "round_ratio", "flatness", "by_samples")
 
 
@@ -275,7 +257,7 @@ def describe_settings(study: Reproduction, run: PartRun, values: PartValues) -> 
 
 
 def _describe_cohort(plan: Plan) -> str:
-    """Who takes part; a window is a share of the clients unless their number is given."""
+    """Which clients take part; a window is a share of the clients, or their number where it is given."""
     if plan.selection == "uniform":
         return f"{plan.cohort or 'all'} clients a round"
     share = f"{plan.cohort} clients" if plan.cohort else f"{100 * plan.window:g} % of the clients"
@@ -332,7 +314,8 @@ def render_page(outcome: ReproductionResult, figures: Sequence[str], command: st
     yield from (f"- {sentence}" for sentence in study.deviations)
     yield f"\nRules. {words.holds}\n"
     yield from (f"- *{kind}*: {words.rule(kind)}." for kind in dict.fromkeys(claim.kind for claim in study.claims))
-    yield f"- {SHOWN_RULE}. It is *contradicted* when the opposite is shown, *inconclusive* when neither is (or with fewer than {MIN_REPETITIONS} runs)."
+    undecided = f"*inconclusive* when neither is (or with fewer than {MIN_REPETITIONS} runs)"
+    yield f"- {SHOWN_RULE}. It is *contradicted* when the opposite is shown, {undecided}."
     yield f"- {words.counted}"
     yield "\nSettings of each part:\n"
     kept = outcome.kept or make_record(outcome.runs, outcome.values, command, "")
@@ -343,7 +326,7 @@ def render_page(outcome: ReproductionResult, figures: Sequence[str], command: st
 
 
 def render_verdict(outcome: ReproductionResult) -> Iterator[str]:
-    """The claims and controls in tables, what makes rows of them variants, and what these runs cannot tell."""
+    """The claims and controls in tables, what makes rows of them variants, and what these runs do not show."""
     result, words = outcome.result, choose_words(outcome.study)
     yield from format_markdown_table([words.says, *words.numbers], map(make_claim_cells, result.claims))
     if result.controls:
@@ -363,7 +346,7 @@ def _list_reasons(title: str, claims: Sequence[ClaimResult], reasons: Sequence[S
 
 
 def _render_protocol(study: Reproduction, words: PageWords) -> Iterator[str]:
-    """What the paper says of how it was done, or what was written down in place of that."""
+    """The paper's protocol, or the study's own."""
     yield f"\n{words.protocol}\n"
     yield from format_markdown_table(
         ["", words.protocol_column], [[title, getattr(study.protocol, name)] for name, title in FIELDS.items()]
@@ -383,4 +366,5 @@ def _describe_origin(outcome: ReproductionResult, command: str) -> str:
     if not outcome.again:
         return f"{format_code_span(command)}, {today}; the other parts{by}, from the scores that were kept."
     earlier = f"; other parts{by}" if by else ""
-    return f"{format_code_span(kept.command)}, {kept.date}{earlier}; judged again from the scores of every seed, {today}: nothing was run anew."
+    judged = f"judged again from the scores of every seed, {today}: nothing was run anew."
+    return f"{format_code_span(kept.command)}, {kept.date}{earlier}; {judged}"

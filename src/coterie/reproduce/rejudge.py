@@ -1,6 +1,5 @@
 """Run a study file and judge it, or judge again from the scores that were kept: by itself, or together with parts run now."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,10 @@ import pandas as pd
 from coterie._util.errors import UserError
 from coterie._util.formatting import unescape_csv
 from coterie.reproduce.claims import StudyVerdict, judge_claims
-from coterie.reproduce.result_files import PartRecord, StudyRecord, add_curves, add_paper_curves, add_weights, make_record, read_record
+from coterie.reproduce.result_files import StudyRecord, add_curves, add_paper_curves, add_weights, make_record, read_record
 from coterie.reproduce.run import PartRun, explain_not_run, run_parts
 from coterie.reproduce.study_files import Reproduction, StudyPart
 from coterie.reproduce.values import PartValues, read_values
-from coterie.run.callbacks import Callback
 
 
 @dataclass(frozen=True)
@@ -34,24 +32,9 @@ class ReproductionResult:
         return max((len(found) for values in self.values.values() for found in values.numbers.values()), default=0)
 
 
-def reproduce(
-    study: Reproduction,
-    *,
-    out: Path,
-    seeds: str | None = None,
-    rounds: int | None = None,
-    data_dir: Path | None = None,
-    anyway: bool = False,
-    trust: bool = False,
-    only: Sequence[str] = (),
-    callbacks: Iterable[Callback] = (),
-    workers: int | None = None,
-    ray: str | None = None,
-    memory: float | None = None,
-) -> ReproductionResult:
-    """Run what is not yet in `out`, here or on `workers` (see `study`), and judge."""
-    ways: dict[str, Any] = {"seeds": seeds, "rounds": rounds, "data_dir": data_dir, "anyway": anyway, "trust": trust, "only": only}
-    runs = run_parts(study, out=out, callbacks=callbacks, workers=workers, ray=ray, memory=memory, **ways)
+def reproduce(study: Reproduction, *, out: Path, data_dir: Path | None = None, **options: Any) -> ReproductionResult:
+    """Run what is not yet in `out`, and judge; the options are those of `run_parts`."""
+    runs = run_parts(study, out=out, data_dir=data_dir, **options)
     values = {done.part.name: read_values(done, study.target, study.get_claims(done.part)) for done in runs}
     add_paper_curves(study, values, data_dir)
     return ReproductionResult(study, runs, values, judge_claims(study, runs, values))
@@ -64,24 +47,14 @@ NOT_KEPT = "test clients: not kept with the scores, so this says nothing about o
 
 
 def rejudge(study: Reproduction, scores: Path, data_dir: Path | None = None) -> ReproductionResult:
-    """The study's claims, judged by its present rules from scores that were kept; the paper's curves, where its files are at hand, anew."""
+    """The study's claims, judged by its present rules from scores that were kept."""
     table, kept = read_scores(scores), read_record(scores)
     runs = [_rebuild_run(study, part, table, kept, scores) for part in study.parts]
     values = {run.part.name: _rebuild_values(study, run, table, kept) for run in runs}
-    add_curves(get_curves_path(scores), values)
-    add_weights(get_weights_path(scores), values)
+    add_curves(scores.with_name(f"{scores.stem}-curves.csv"), values)
+    add_weights(scores.with_name(f"{scores.stem}-weights.csv"), values)
     add_paper_curves(study, values, data_dir)
     return ReproductionResult(study, runs, values, judge_claims(study, runs, values), kept, again=True)
-
-
-def get_curves_path(scores: Path) -> Path:
-    """The file of the curves that belong to these scores."""
-    return scores.with_name(f"{scores.stem}-curves.csv")
-
-
-def get_weights_path(scores: Path) -> Path:
-    """The file of the weights that belong to these scores."""
-    return scores.with_name(f"{scores.stem}-weights.csv")
 
 
 def read_scores(path: Path) -> pd.DataFrame:
@@ -112,18 +85,16 @@ def _rebuild_run(study: Reproduction, part: StudyPart, table: pd.DataFrame, kept
     if own.empty:
         return PartRun(part, why_not=ALL_EARLY if early else _explain_missing(study, part, kept), settings=settings, early=early)
     if part.name not in kept.parts:
-        raise UserError(
-            f"{scores.with_suffix('.json')} does not say how many rounds of the part {part.name!r} were run: add it to 'parts'."
-        )
+        raise UserError(f"{scores.with_suffix('.json')} lacks the number of rounds of the part {part.name!r}: add it to 'parts'.")
     plan = replace(settings.plan, rounds=kept.parts[part.name].rounds)
     seeds = tuple(sorted({int(seed) for seed in own["seed"]}))
     return PartRun(part, settings=replace(settings, seeds=seeds, plan=plan), early=early)
 
 
 def _explain_missing(study: Reproduction, part: StudyPart, kept: StudyRecord) -> str:
-    """Why there are no scores of a part: as the file says, as was kept, or that it has only been written down so far."""
-    told = part.why_not or (kept.parts[part.name].why_not if part.name in kept.parts else "")
-    return told.removeprefix(NOT_ASKED) or explain_not_run(study, part)
+    """Why there are no scores of a part: by the file, as was kept, or that it has only been written down so far."""
+    reason = part.why_not or (kept.parts[part.name].why_not if part.name in kept.parts else "")
+    return reason.removeprefix(NOT_ASKED) or explain_not_run(study, part)
 
 
 def _rebuild_values(study: Reproduction, run: PartRun, table: pd.DataFrame, kept: StudyRecord) -> PartValues:
@@ -151,18 +122,14 @@ def merge_kept_parts(outcome: ReproductionResult, scores: Path, command: str, da
     return replace(outcome, runs=runs, values=values, result=judge_claims(outcome.study, runs, values), kept=kept)
 
 
-def _merge_records(before: StudyRecord, now: StudyRecord, taken: set[str], said: set[str]) -> StudyRecord:
-    """The records of both; `said` are the claims about what is taken over."""
+def _merge_records(before: StudyRecord, now: StudyRecord, taken: set[str], claims: set[str]) -> StudyRecord:
+    """The records of both; `claims` are those about what is taken over."""
     both = {name: before.parts.get(name) if name in taken else part for name, part in now.parts.items()}
-    parts = {name: _with_command(part, before) if name in taken else part for name, part in both.items() if part is not None}
+    made: dict[str, Any] = {"command": before.command, "date": before.date}  # by which what is taken over was run
+    parts = {name: replace(part, **made) if name in taken and not part.command else part for name, part in both.items() if part is not None}
     return replace(
         now,
         parts=parts,
-        clients={**now.clients, **{says: found for says, found in before.clients.items() if says in said}},
-        rounds={**now.rounds, **{says: found for says, found in before.rounds.items() if says in said}},
+        clients={**now.clients, **{says: found for says, found in before.clients.items() if says in claims}},
+        rounds={**now.rounds, **{says: found for says, found in before.rounds.items() if says in claims}},
     )
-
-
-def _with_command(part: PartRecord, before: StudyRecord) -> PartRecord:
-    """With the command that ran it."""
-    return part if part.command else replace(part, command=before.command, date=before.date)

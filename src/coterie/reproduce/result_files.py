@@ -30,7 +30,7 @@ SHOWN_PACKAGES = ("coterie", "torch", "numpy", "scipy", "scikit-learn")  # of th
 
 @dataclass(frozen=True)
 class Provenance:
-    """What somebody who doubts a number needs to know. What was not recorded is empty."""
+    """What is needed to check a number. What was not recorded is empty."""
 
     commit: str = ""
     device: str = ""
@@ -87,13 +87,13 @@ def format_ranges(numbers: Sequence[int]) -> str:
 
 
 def describe_provenance(made: Provenance) -> str:
-    """In a sentence; what was not kept is said to be not kept."""
+    """In a sentence; with what was not kept."""
     known = f"Seeds {made.seeds}, draws {made.draws}"
     if not made.versions:
         return f"{known}; commit, versions, device and digest were not kept with these scores"
     versions = ", ".join(f"{name} {number}" for name, number in made.versions.items())
-    told = [known, f"commit `{made.commit[:12] or 'unknown'}`", made.device, versions]
-    return "; ".join([*told, *([f"digest `{made.digest[:16]}`"] if made.digest else [])])
+    words = [known, f"commit `{made.commit[:12] or 'unknown'}`", made.device, versions]
+    return "; ".join([*words, *([f"digest `{made.digest[:16]}`"] if made.digest else [])])
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class PartRecord:
 
 @dataclass(frozen=True)
 class StudyRecord:
-    """What single seeds' scores do not tell; claims by what they say."""
+    """What the scores of single seeds do not hold; claims by their text."""
 
     command: str  # that ran it, or the last of several
     date: str
@@ -123,7 +123,7 @@ RECORD_ADAPTER = TypeAdapter(StudyRecord)
 
 
 def make_record(runs: Sequence[PartRun], values: Mapping[str, PartValues], command: str, date: str) -> StudyRecord:
-    """From what was carried out."""
+    """The record of what was run."""
     parts = {
         run.part.name: PartRecord(
             run.settings.plan.rounds, run.why_not if run.asked else "", collect_provenance(run), early=list(run.early)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from coterie._util.errors import UserError, suggest_names
@@ -17,7 +16,7 @@ from coterie.evidence.reader import Evidence
 from coterie.evidence.records import LaneEnd, LaneKey
 from coterie.evidence.settings import Settings, parse_seeds
 from coterie.methods.client_probes import ask_pni
-from coterie.reproduce.study_files import Reproduction, StudyPart, find_own_folders
+from coterie.reproduce.study_files import Reproduction, StudyPart, load_study_code
 from coterie.run.callbacks import Callback
 from coterie.run.driver import run_script
 from coterie.run.execution import Execution, override_workers
@@ -52,13 +51,7 @@ def load_measure(name: str) -> Measure:
     """The function of a part's ``measure``: `measure_pni`, or one of `measurements.py` beside Coterie's own study files."""
     if name == "pni":
         return measure_pni
-    files = [path for folder in find_own_folders() if (path := folder / "measurements.py").is_file()]
-    spec = spec_from_file_location("coterie_study_measurements", files[0]) if files else None
-    if spec is None or spec.loader is None:
-        raise UserError(f"The measurement {name!r} needs measurements.py of Coterie's studies, which is not installed: reinstall Coterie.")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found: Measure = getattr(module, f"measure_{name}")
+    found: Measure = getattr(load_study_code("measurements"), f"measure_{name}")
     return found
 
 
@@ -94,11 +87,11 @@ def run_parts(
     ray: str | None = None,
     memory: float | None = None,
 ) -> list[PartRun]:
-    """All parts, in order. One that cannot be run here says why and does not stop the others.
+    """All parts, in order. One that cannot be run here has a reason and does not stop the others.
 
     `seeds` replaces the study's own, `rounds` cuts it short, `anyway` runs GPU parts on what is there, `trust` code that the file names,
-    `only` names the parts to be run: without it all but those in whose place another stands. `workers` or a `ray` cluster carry out waves
-    side by side; `memory` is the GiB of models and replies in a wave, or in all waves that this machine's workers carry out.
+    `only` names the parts to be run: without it all but those in whose place another stands. `workers` or a `ray` cluster run waves
+    in parallel; `memory` is the GiB of models and replies in a wave, or in all waves that this machine's workers run.
     """
     if unknown := [name for name in only if name not in {part.name for part in study.parts}]:
         raise UserError(
@@ -133,7 +126,7 @@ def _part_settings(study: Reproduction, part: StudyPart, seeds: str | None, roun
 
 
 def explain_not_run(study: Reproduction, part: StudyPart) -> str:
-    """Why there is nothing of a part that could be run: nobody has, or another was declared in its place."""
+    """Why there is nothing of a part that could be run: it has not been run yet, or another was declared in its place."""
     if part.instead:
         return f"more than there was time for: {part.instead!r} was declared in its place"
     return "written down, not yet run" + (": it needs a GPU" if study.needs.gpu or part.gpu else "")
@@ -176,25 +169,19 @@ def _run_part(
         folder = resolve_inside(out, part.name, *([f"seed-{drawn.draws[0]}"] if part.redrawn else []))
         jobs = [(drawn, folder / "rounds", studies)]
         if controls := study.get_last_only(part):
-            jobs.append((_evaluate_last_only(drawn, controls), folder / "last", last))
+            once = replace(drawn.plan, evaluate_every=drawn.plan.rounds)
+            jobs.append((replace(drawn, methods=tuple(controls), plan=once), folder / "last", last))
         for each, place, kept in jobs:
             prepared = Study.prepare(each, federation=federation)
-            result = prepared.run(out=place, resume=True, execution=_limit_checkpoints(execution, each), callbacks=watchers)
+            # checkpoints hold every lane's state, so a long study has at most ten
+            sparse = replace(execution, checkpoint_every=max(execution.checkpoint_every, -(-each.plan.rounds // 10)))
+            result = prepared.run(out=place, resume=True, execution=sparse, callbacks=watchers)
             kept.append(result.evidence)
             early += [_describe_early_end(key, end) for key, end in result.problems.items()]
     return PartRun(part, tuple(studies), tuple(last), tuple(measured), settings=settings, early=tuple(early))
 
 
 def _describe_early_end(key: LaneKey, end: LaneEnd) -> str:
-    """Who ended early and why, in what a page can hold: an error may have many lines, and marks that a page would read."""
+    """Which run ended early and why, in what a page can hold: an error may have many lines, and marks that a page would read."""
     why = str(end).partition("\n")[0].replace("`", "'")
     return f"{key.method}, seed {key.seed} (`{why if len(why) <= MAX_REASON else why[: MAX_REASON - 3] + '...'}`)"
-
-
-def _evaluate_last_only(settings: Settings, methods: list[str]) -> Settings:
-    return replace(settings, methods=tuple(methods), plan=replace(settings.plan, evaluate_every=settings.plan.rounds))
-
-
-def _limit_checkpoints(execution: Execution, settings: Settings) -> Execution:
-    """Checkpoints hold every lane's state, so a long study has at most ten."""
-    return replace(execution, checkpoint_every=max(execution.checkpoint_every, -(-settings.plan.rounds // 10)))

@@ -1,9 +1,11 @@
-"""Study files of reproductions: what is run, what the paper says and the rule of the verdict, written before anything is run."""
+"""Study files of reproductions: what is run, what the paper claims and the rule of the verdict, written before anything is run."""
 
 import re
 import tomllib
+from importlib.util import module_from_spec, spec_from_file_location
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -14,9 +16,9 @@ from coterie.run.study_file import FileStudy, make_file_study
 PLACE_PATTERN = re.compile(r"\b(Sections?|Tables?|Figures?|Figs?\.|Algorithms?|Eqs?\.|Appendix) (\d|[IVX]+\b)")
 
 
-def _check_said(text: str) -> str:
+def _check_stated(text: str) -> str:
     if not text.strip():
-        raise ValueError("write what the paper says of it, or that it does not say")
+        raise ValueError("write what the paper states about it, or that it is not stated")
     return text
 
 
@@ -26,15 +28,17 @@ def _check_place(text: str) -> str:
     return text
 
 
-ProtocolText = Annotated[str, AfterValidator(_check_said)]
+ProtocolText = Annotated[str, AfterValidator(_check_stated)]
 
 
-class Protocol(BaseModel):
-    """The paper's own protocol, as far as it is written down."""
-
+class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    section: Annotated[str, AfterValidator(_check_said), AfterValidator(_check_place)]  # where it is described, by number, with its words
+
+class Protocol(_Strict):
+    """The paper's own protocol, as far as it is written down."""
+
+    section: Annotated[str, AfterValidator(_check_stated), AfterValidator(_check_place)]  # where it is described, by number, with its words
     split: ProtocolText  # how samples become clients' training and test parts
     sizes: ProtocolText  # how many clients, and how many samples they hold
     rounds: ProtocolText  # rounds, clients a round, repetitions
@@ -63,10 +67,6 @@ RULES: dict[ClaimKind, str] = {  # `whose`: the paper's, or what was claimed wit
 }
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
 class Needs(_Strict):
     """What a study needs; `minutes` are of two free cores (or of a GPU, where it needs one) for all its seeds."""
 
@@ -76,10 +76,10 @@ class Needs(_Strict):
 
 
 class StudyPart(_Strict):
-    """One row of the table: the study with some settings changed. `redrawn` draws the data anew for each seed.
+    """One row of the table: the study with some settings changed. `redrawn` draws new data for each seed.
 
-    `variant` says what makes it another row than the paper's (model, data, length); "" vouches that it is the paper's own, under its
-    protocol: the same samples, if dealt out anew by the paper's recipe. A part of which nothing is said counts as a variant.
+    `variant` names what makes it another row than the paper's (model, data, length); "" vouches that it is the paper's own, under its
+    protocol: the same samples, if divided again by the paper's recipe. A part without it counts as a variant.
     """
 
     name: str = "all"
@@ -88,7 +88,7 @@ class StudyPart(_Strict):
     variant: str | None = None
     measure: Literal["training", "pni", "ternary", "features", "map", "times"] = "training"
     gpu: bool = False  # this part alone needs a GPU
-    why_not: str = ""  # why nobody can run it: the data are not to be had
+    why_not: str = ""  # why it cannot be run: the data are not available
     instead: str = ""  # the smaller part that was declared in its place: this one is run only where it is named
     last_only: list[str] | None = None  # instead of the study's: a model a client of a large network is more than it is worth
 
@@ -110,7 +110,7 @@ class PaperCurves(_Strict):
 
 
 class Claim(_Strict):
-    """One thing the paper says, or (`control`) one thing that has to be so if the paper's explanation is right."""
+    """One thing the paper claims, or (`control`) one thing that has to be so if the paper's explanation is right."""
 
     says: str
     kind: ClaimKind = "difference"
@@ -120,9 +120,9 @@ class Claim(_Strict):
     two: str = ""  # of a difference or rounds
     score: str = "mean"
     paper: float | None = None
-    sign: Literal["+", "-", "0"] | None = None  # of a difference or trend; the sign of the paper's number unless given
+    sign: Literal["+", "-", "0"] | None = None  # of a difference or trend; default: the sign of the paper's number
     within: Annotated[float, Field(gt=0)] = 1.0  # the margin of a level or of sign 0, in the score's unit
-    at: list[float] = []  # of a trend: where the parts lie, in rising order; 0, 1, ... unless given
+    at: list[float] = []  # of a trend: where the parts lie, in rising order; default: 0, 1, ...
     variant: str = ""  # what makes this claim another than the paper's although its part is the paper's own row
     control: bool = False
 
@@ -161,16 +161,16 @@ class Reproduction(ReproductionFile):
 
     @property
     def has_paper(self) -> bool:
-        """Are there a paper's numbers to be held against? A file without says `paper = "none: ..."`."""
+        """Whether there is a paper to compare with; a file without has `paper = "none: ..."`."""
         return self.paper.partition(":")[0].strip().lower() != "none"
 
     @property
     def source_text(self) -> str:
-        """The paper, or what the file says in place of one, and where in it."""
+        """The paper, or what the file names in place of one, and where in it."""
         if self.has_paper:
             return f"{self.paper}, {self.where}"
-        said = self.paper.partition(":")[2].strip() or "no paper"
-        return f"{said[:1].upper()}{said[1:]}, {self.where}"
+        source = self.paper.partition(":")[2].strip() or "no paper"
+        return f"{source[:1].upper()}{source[1:]}, {self.where}"
 
     def get_settings(self, part: StudyPart, **changes: Any) -> FileStudy:
         """What a part runs."""
@@ -225,9 +225,9 @@ def read_reproduction(path: Path) -> Reproduction:
     for curves in found.curves:
         if curves.part not in names:
             raise UserError(f"The study file {path} has curves for the part {curves.part!r}: {suggest_names(curves.part, names)}")
-    said = [claim.says for claim in found.claims]
-    if (twice := find_duplicate(said)) is not None:
-        raise UserError(f"The study file {path} has two claims that say {twice!r}: word them apart.")
+    claimed = [claim.says for claim in found.claims]
+    if (twice := find_duplicate(claimed)) is not None:
+        raise UserError(f"The study file {path} has the claim {twice!r} twice: word them differently.")
     return found
 
 
@@ -236,7 +236,7 @@ def _describe_fault(path: Path, error: ValidationError) -> str:
     fault = error.errors()[0]
     key = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "missing" and key.split(".")[0] in ("protocol", "deviations"):
-        return f"The study file {path} lacks {key!r}: write what the paper says of it, and in which section, or that it does not say."
+        return f"The study file {path} lacks {key!r}: write what the paper states about it, and in which section, or that it is not stated."
     return f"The study file {path}: {key!r} is wrong ({fault['msg'].removeprefix('Value error, ').lower()})."
 
 
@@ -266,6 +266,17 @@ def find_own_folders() -> list[Path]:
     """The folders of Coterie's own studies: that of the source tree, and the installed package's."""
     own = Path(__file__)
     return [place for place in (own.parents[3] / "studies", own.parent / "studies") if place.is_dir()]
+
+
+def load_study_code(name: str) -> ModuleType:
+    """A module beside Coterie's own study files, for what a single paper's page needs."""
+    files = [path for folder in find_own_folders() if (path := folder / f"{name}.py").is_file()]
+    spec = spec_from_file_location(f"coterie_{name}", files[0]) if files else None
+    if spec is None or spec.loader is None:
+        raise UserError(f"{name}.py of Coterie's studies is not installed: reinstall Coterie.")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def find_study_folders(extra: Path | None = None) -> list[Path]:

@@ -8,13 +8,13 @@ import numpy as np
 
 from coterie.analysis.class_scores import F1_SCORES, iter_f1
 from coterie.analysis.costs import find_rounds_to_target
-from coterie.analysis.draws import collect_hits, compute_overlap
+from coterie.analysis.draws import DrawRecords, collect_hits, compute_overlap
 from coterie.analysis.groups import RoundWeights, fit_sample_slope, read_client_weights
 from coterie.analysis.metrics import SCORES
 from coterie.analysis.record_reader import read_records
 from coterie.analysis.records import Records, require_complete
 from coterie.analysis.scores import Scope, compute_scores, find_scope, read_central_curves, score_curves
-from coterie.core.arrays import Bools, Doubles, Ids, Ints
+from coterie.core.arrays import Doubles, Ids, Ints
 from coterie.evidence.reader import Evidence, read_notes
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.study_files import Claim
@@ -49,7 +49,8 @@ GROUP_SCORES = ("gathered", "overlap")
 
 def score_groups(records: Records, scope: Scope) -> Iterator[tuple[str, str, int, float]]:
     """Method, score, seed and value: `compute_gathered` and `compute_label_overlap`, in percent and points."""
-    labels = _label_shares(records)
+    counts = records.evidence.actual.astype(np.float64)
+    labels = np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1.0))  # (N, C) of each client's test part
     for method, groups in records.groups.items():
         for place in scope.seeds:
             seed, found = records.settings.seeds[place], groups[place, scope.last]
@@ -75,46 +76,22 @@ def compute_label_overlap(found: Ids, labels: Doubles) -> float:
     return float(shared[same].mean() - shared[other].mean()) if same.any() and other.any() else float("nan")
 
 
-def _label_shares(records: Records) -> Doubles:
-    """(N, C) the labels of each client's test part, as shares."""
-    counts = records.evidence.actual.astype(np.float64)
-    return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1.0))
-
-
 PERCENT = 100
 
 
-@dataclass(frozen=True)
-class _DrawRecords:
-    """One study's records, and what of them counts."""
-
-    records: Records
-    scope: Scope
-
-    def counted(self) -> Bools:
-        return np.isin(np.arange(len(self.records.settings.seeds)), self.scope.seeds)
-
-
 def compute_client_intervals(run: PartRun, claims: Sequence[Claim]) -> dict[str, Interval | str]:
-    """By what a claim says: its interval, or a sentence why there is none. Every draw of the part is read once."""
+    """By a claim's text: its interval, or a sentence why there is none. Every draw of the part is read once."""
     if not run.studies:
         return {}
-    draws = [[_read_draw(evidence) for evidence in drawn] for drawn in _evidence_by_draw(run)]
+    # each draw's study, and that of controls judged after the last round only, where there is one
+    pairs = zip(run.studies, run.last, strict=True) if run.last else ((study,) for study in run.studies)
+    found = [[require_complete(read_records(evidence)) for evidence in drawn] for drawn in pairs]
+    draws = [[DrawRecords(records, find_scope(records)) for records in drawn] for drawn in found]
     overlap = compute_overlap([drawn[0].records for drawn in draws])
     return {claim.says: _claim_interval(claim, draws, overlap) for claim in claims}
 
 
-def _evidence_by_draw(run: PartRun) -> list[list[Evidence]]:
-    """Each draw's study, and that of controls judged after the last round only, where there is one."""
-    return [list(pair) for pair in zip(run.studies, run.last, strict=True)] if run.last else [[one] for one in run.studies]
-
-
-def _read_draw(evidence: Evidence) -> _DrawRecords:
-    records = require_complete(read_records(evidence))
-    return _DrawRecords(records, find_scope(records))
-
-
-def _claim_interval(claim: Claim, draws: Sequence[Sequence[_DrawRecords]], overlap: float) -> Interval | str:
+def _claim_interval(claim: Claim, draws: Sequence[Sequence[DrawRecords]], overlap: float) -> Interval | str:
     if claim.kind != "difference":
         return "test clients: they are known of differences between two methods only"
     found: list[Hits] = []
@@ -127,20 +104,21 @@ def _claim_interval(claim: Claim, draws: Sequence[Sequence[_DrawRecords]], overl
             return hits
         if len(hits.ours):
             found.append(hits)
-    told = compute_test_interval(found, overlap=overlap)
-    return told if isinstance(told, str) else replace(told, mean=PERCENT * told.mean, error=PERCENT * told.error)
+    interval = compute_test_interval(found, overlap=overlap)
+    return interval if isinstance(interval, str) else replace(interval, mean=PERCENT * interval.mean, error=PERCENT * interval.error)
 
 
-def _records_with(drawn: Sequence[_DrawRecords], label: str) -> _DrawRecords | None:
+def _records_with(drawn: Sequence[DrawRecords], label: str) -> DrawRecords | None:
     return next((looked for looked in drawn if label in looked.records.settings.methods), None)
 
 
-def _claim_hits(claim: Claim, one: _DrawRecords, two: _DrawRecords) -> Hits | str:
+def _claim_hits(claim: Claim, one: DrawRecords, two: DrawRecords) -> Hits | str:
     """Right answers of both rows; a control that was evaluated after the last round only has records of its own, of the same clients."""
     score = next((name for name in SCORES if name == claim.score), None)
     if score is None:
         return f"test clients: not known of {claim.score}, which is no mean of right answers"
-    both = one.counted() & two.counted()
+    seeds = np.arange(len(one.records.settings.seeds))
+    both = np.isin(seeds, one.scope.seeds) & np.isin(seeds, two.scope.seeds)
     places = one.records.place(claim.one), two.records.place(claim.two)
     if one is two:
         return collect_hits(one.records, one.scope, score, *places, both)
@@ -173,8 +151,8 @@ class PartValues:
 
     numbers: dict[Key, dict[int, float]] = field(default_factory=dict)
     curves: dict[str, dict[int, Doubles]] = field(default_factory=dict)  # by method, by seed, (R,)
-    clients: dict[str, Interval | str] = field(default_factory=dict)  # by what a claim says: over test clients, or why not
-    better: dict[str, RoundsBetter] = field(default_factory=dict)  # by what a claim says: the rounds in which a method is better
+    clients: dict[str, Interval | str] = field(default_factory=dict)  # by a claim's text: over test clients, or why not
+    better: dict[str, RoundsBetter] = field(default_factory=dict)  # by a claim's text: the rounds in which a method is better
     rounds: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (R,) evaluated, from 1
     means: dict[str, Line] = field(default_factory=dict)  # by row: mean curves where those of single seeds were not kept
     theirs: dict[str, Line] = field(default_factory=dict)  # by row: the paper's own curves
@@ -197,7 +175,7 @@ class PartValues:
 
 
 def read_values(run: PartRun, target: float | None, claims: Sequence[Claim] = ()) -> PartValues:
-    """Everything that a part's evidence tells, of these claims about it what single seeds' scores do not."""
+    """The numbers of a part's evidence, and of these claims what the scores of single seeds do not hold."""
     values = PartValues(clients=compute_client_intervals(run, claims))
     wanted = {claim.score for claim in claims}
     for evidence in run.studies:

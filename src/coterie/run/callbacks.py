@@ -26,8 +26,7 @@ class Callback:
     """Override what you need. Callbacks watch: nothing they do changes a result."""
 
     def on_notice(self, sentence: str) -> None:
-        """What the user should know of: before the start, what a resumed study had to make again, or under what else it goes on; once lanes
-        have started, how much checkpoints will write."""
+        """A sentence for the user, such as what a resumed study had to run again, or how much checkpoints will write."""
 
     def on_start(self, settings: Settings, total_rounds: int, done_rounds: int) -> None:
         """Before the first round: `total_rounds` counts rounds times lanes, of which a resumed study has `done_rounds` already."""
@@ -39,8 +38,15 @@ class Callback:
         """After the last round, or when the study was stopped."""
 
 
+def notify(watchers: Iterable[Callback], *sentences: str) -> None:
+    """Show sentences to the user."""
+    for watcher in watchers:
+        for sentence in sentences:
+            watcher.on_notice(sentence)
+
+
 class Tracker(Callback, ABC):
-    """What the trackers share: which numbers of a round are logged, and under which names."""
+    """The base class of trackers: which numbers of a round are logged, and under which names."""
 
     def on_round(self, lane: Lane, record: RoundRecord) -> None:
         numbers = {"steps": float(record.cost.steps), "bytes": float(record.cost.bytes_up + record.cost.bytes_down)}
@@ -52,12 +58,12 @@ class Tracker(Callback, ABC):
         self.log_lane(f"{lane.label}/seed {lane.seed}", numbers, record.round_)
 
     def log_lane(self, lane: str, numbers: Mapping[str, float], round_: int) -> None:
-        """Hand the numbers of one round of a lane to the tracker, under the lane's name unless it keeps lanes apart by itself."""
+        """Log the numbers of one round of a lane, under the lane's name unless the tracker separates lanes itself."""
         self.log({f"{lane}/{name}": value for name, value in numbers.items()}, round_)
 
     @abstractmethod
     def log(self, numbers: Mapping[str, float], round_: int) -> None:
-        """Hand some named numbers of one round to the tracker."""
+        """Log some named numbers of one round."""
 
 
 class TensorBoard(Tracker):
@@ -72,7 +78,7 @@ class TensorBoard(Tracker):
     def log_lane(self, lane: str, numbers: Mapping[str, float], round_: int) -> None:
         if lane not in self.writers:
             method, _, seed = lane.rpartition("/")
-            plain = "".join("_" if c in '/\\:*?"<>|' else c for c in method)  # what no file system takes in a name
+            plain = "".join("_" if c in '/\\:*?"<>|' else c for c in method)  # not allowed in file names
             self.writers[lane] = self.make(str(self.folder / plain / seed))
         for name, value in numbers.items():
             self.writers[lane].add_scalar(name, value, round_)
@@ -98,9 +104,9 @@ class MLflow(Tracker):
     def on_start(self, settings: Settings, total_rounds: int, done_rounds: int) -> None:
         try:
             self.mlflow.set_experiment(self.experiment)
-        except ImportError as error:  # the skinny package has no store of its own
+        except ImportError as error:  # the skinny package has no store
             raise UserError(
-                f"MLflow has no store here ({error}): name a server with MLFLOW_TRACKING_URI, or pip install mlflow, the whole of it."
+                f"MLflow has no store here ({error}): name a server with MLFLOW_TRACKING_URI, or pip install the whole of mlflow."
             ) from error
         self.mlflow.start_run()
         self.mlflow.log_params({"data": settings.data, "model": settings.model, "methods": " ".join(settings.methods)})
@@ -137,7 +143,7 @@ TRACKERS = ("tensorboard", "mlflow", "wandb")
 
 
 def make_tracker(name: str, out: Path | None) -> Tracker:
-    """The tracker of this name; TensorBoard's files lie beside the evidence, or below the current folder where there is none."""
+    """The tracker of this name; TensorBoard's files are written beside the evidence, or below the current folder."""
     if name not in TRACKERS:
         raise UserError(f"There is no tracker {name!r}: {suggest_names(name, TRACKERS)}")
     try:
@@ -145,41 +151,38 @@ def make_tracker(name: str, out: Path | None) -> Tracker:
             return TensorBoard(Path("tensorboard") if out is None else out.with_name(f"{out.name}-tensorboard"))
         return MLflow() if name == "mlflow" else WeightsAndBiases()
     except ImportError as error:
-        raise UserError(f"--track {name} needs a package that is not here ({error}): pip install 'coterie[tracking]'.") from error
+        raise UserError(f"--track {name} needs a package that is not installed ({error}): pip install 'coterie[tracking]'.") from error
 
 
-REFRESH_SECONDS = 0.1  # a notebook is a message away: no more often than one can see
+REFRESH_SECONDS = 0.1  # between drawings in a notebook
+PLAIN_SECONDS = 10.0  # between lines when there is no terminal
 
 
 class NotebookBar:
-    """How far something is, and a few words on it; what is told last stays below the cell."""
+    """A progress bar in a notebook; the last words stay below the cell."""
 
     def __init__(self) -> None:
-        display: Any = import_module("IPython.display")  # there wherever there is a notebook
+        display: Any = import_module("IPython.display")  # every notebook has it
         self._html = display.HTML
         self._line = display.display(self._html(""), display_id=True)
         self._drawn = 0.0
 
     def show(self, done: int, total: int, words: str) -> None:
-        """So many of so many; between two drawings a little time passes, so that many calls cost nothing."""
+        """Draw so many of so many, at most every `REFRESH_SECONDS`."""
         if monotonic() - self._drawn >= REFRESH_SECONDS:
             self._drawn = monotonic()
             bar = f'<progress value="{done}" max="{max(total, 1)}" style="width:16em"></progress>'
             self._line.update(self._html(f"<div>{bar} {done} of {total}&ensp;{escape(words)}</div>"))
 
     def close(self, words: str = "") -> None:
-        """Leave these words behind instead of the bar."""
+        """Replace the bar by these words."""
         self._line.update(self._html(f"<div>{escape(words)}</div>" if words else ""))
 
 
-PLAIN_SECONDS = 10.0  # between lines when there is no terminal
-
-
 class TimeLeft:
-    """Estimates the seconds left from the pace of the last rounds.
+    """Estimates the seconds left from the pace of the last rounds, without loading and compiling.
 
-    Loading and compiling come before the first round and are no pace: they are left out. Rounds of many lanes arrive together, so marks are
-    set at most every `STEP` seconds, and nothing is said before a second of pace is known.
+    Rounds of many lanes arrive together, so marks are set at most every `STEP` seconds, and the first estimate needs a second.
     """
 
     STEP, WINDOW, LEAST = 0.1, 30.0, 1.0
@@ -189,7 +192,7 @@ class TimeLeft:
         self.marks: deque[tuple[float, int]] = deque()
 
     def note(self, done: int, now: float) -> None:
-        """So many rounds are done now."""
+        """Set the number of rounds that are done."""
         if not self.marks or now - self.marks[-1][0] >= self.STEP:
             self.marks.append((now, done))
         while len(self.marks) > 2 and now - self.marks[1][0] > self.WINDOW:
@@ -213,7 +216,7 @@ class TimeLeft:
 
 
 class ProgressBar(Callback):
-    """Round, score of each method so far, client steps a second, time left."""
+    """Shows the round, the scores so far, client steps a second, and the time left."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(markup=False, highlight=False, emoji=False)  # labels are text
@@ -232,12 +235,12 @@ class ProgressBar(Callback):
         self.begin(total_rounds, done_rounds)
 
     def begin(self, total_rounds: int, done_rounds: int) -> None:
-        """Show how far it is, from here on."""
+        """Start to show progress."""
         self.on_end()
         self.began = self.spoke = monotonic()
         self.total, self.done = total_rounds, done_rounds
         self.left = TimeLeft(total_rounds)
-        self.steps, self.scores = 0, {}  # of what was shown before: another study, or another part of a comparison
+        self.steps, self.scores = 0, {}  # there may have been another study before
         if self.console.is_jupyter:
             self.notebook = NotebookBar()
         elif self.console.is_terminal:
@@ -262,11 +265,11 @@ class ProgressBar(Callback):
             record.round_,
             record.cost.steps,
             record.score(task),
-            share=METRICS[DEFAULT_METRICS[task.name]].measure.share,
+            share=METRICS[DEFAULT_METRICS[task.name]].is_share,
         )
 
     def advance(self, label: str, seed: int, round_: int, steps: int, score: float | None, *, share: bool = True) -> None:
-        """One round of one lane more, wherever it was carried out; a score that is no share is shown as a plain number."""
+        """Count one round of one lane; a score that is no share is shown as a plain number."""
         self.done += 1
         self.left.note(self.done, monotonic())
         self.steps += steps
@@ -274,14 +277,14 @@ class ProgressBar(Callback):
         if score is not None:
             self.scores[label] = f"{100 * score:.1f}%" if share else f"{score:.3f}"
         if self.bar is not None:
-            told: dict[str, Any] = {
-                "seed": self.seed,
-                "round": self.round_,
+            shown: dict[str, Any] = {
+                "seed": seed,
+                "round": round_,
                 "scores": self._scores(),
                 "speed": self._speed(),
                 "left": str(self.left),
             }
-            self.bar.update(self.task, completed=self.done, **told)
+            self.bar.update(self.task, completed=self.done, **shown)
         elif self.notebook is not None:
             words = f"seed {self.seed}, round {self.round_}, {self._scores()}, {self._speed()}, {self.left}"
             self.notebook.show(self.done, self.total, words)
@@ -307,7 +310,7 @@ class ProgressBar(Callback):
 
 
 def make_watchers(callbacks: Iterable[Callback] | None) -> list[Callback]:
-    """Who watches a run: those that are named, and where none are and a person looks on in a notebook, a progress bar."""
+    """The given callbacks; where there are none, a progress bar in a notebook."""
     if callbacks is not None:
         return list(callbacks)
     bar = ProgressBar()
@@ -315,7 +318,7 @@ def make_watchers(callbacks: Iterable[Callback] | None) -> list[Callback]:
 
 
 class StepsBar:
-    """A bar in a terminal or notebook, plain lines elsewhere; gone when the `with` ends."""
+    """A bar for steps in a terminal or notebook, plain lines elsewhere; it disappears when the `with` ends."""
 
     def __init__(self, console: Console) -> None:
         self.console, self.spoke = console, monotonic()
@@ -327,7 +330,7 @@ class StepsBar:
 
     @classmethod
     def in_notebook(cls) -> "StepsBar":
-        """A bar where a person looks on in a notebook, and nothing elsewhere."""
+        """A bar in a notebook, and nothing elsewhere."""
         console = Console()
         return cls(console if console.is_jupyter else Console(quiet=True, force_terminal=False))
 
@@ -343,7 +346,7 @@ class StepsBar:
             self.notebook.close()
 
     def __call__(self, done: int, total: int, doing: str) -> None:
-        """So many of so many steps are done, and this comes next."""
+        """Show that so many of so many steps are done, and the next one."""
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, completed=done, total=total, description=doing)
         elif self.notebook is not None:

@@ -38,9 +38,8 @@ from coterie.methods.fedavg import FedAvg
 from coterie.methods.fine_tuned import FineTuned
 from coterie.methods.local_only import LocalOnly
 from coterie.models.catalogue import GivenModel, build_model, resolve_model
-from coterie.run.callbacks import Callback, make_watchers
+from coterie.run.callbacks import Callback, make_watchers, notify
 from coterie.run.comparison_request import (
-    ComparisonInputs,
     ComparisonRequest,
     Design,
     DrawLoader,
@@ -70,10 +69,10 @@ if TYPE_CHECKING:
 def add_controls(
     entries: Sequence[LabelledMethod], known_groups: bool, finetune: int, *, sizes_differ: bool = True
 ) -> list[LabelledMethod]:
-    """The methods with what tells a gain from similarity apart: baselines first, then each method followed by its own controls.
+    """The methods with the controls that isolate a gain from similarity: baselines first, then each method with its own controls.
 
-    A method that groups gets random groups of the same sizes; where clients differ in size, random groups among clients of like size,
-    which keep the weights; and, where the true groups are known, those. What is there already is not added again.
+    A method that groups gets random groups of the same sizes; where clients differ in size, random groups among clients of similar size,
+    which keep the weights; and, where the true groups are known, those. Nothing is added twice.
     """
     baselines: list[Method[Any]] = [FedAvg(), FedAvg(weighting="uniform"), LocalOnly(), FineTuned(method=FedAvg(), epochs=finetune)]
     wanted: list[LabelledMethod] = [(get_spec(method), method) for method in baselines]
@@ -88,9 +87,7 @@ def add_controls(
 
 
 FIRST_TUNING_SEED = 1_000_000_000
-
-
-BUDGET_WAVES = 7  # with a budget, seeds run in about so many waves: fewer would waste a large unfinished one, more would leave engines idle
+BUDGET_WAVES = 7  # with a budget: fewer would waste a large unfinished wave, more would leave engines idle
 
 
 def compare(
@@ -119,42 +116,71 @@ def compare(
 ) -> Comparison:
     """Run methods with their controls on each federation, into one folder each below `out`, and compare them.
 
-    In place of methods a study file may stand (``"study.toml"``): what is said beside it wins, code that it names needs `trust`. `model` is
-    a spec, a module, or a class or function that makes one. `settings` are those of `ComparisonRequest`, and those of `Plan` and `Local` by their
-    names, as for `study`. `draws` and `seeds` make the design (see `make_design`); draws begin at `data_seed`. `unseen` is a share of clients
-    that take no part and are scored apart. `metric` is what is compared: a name, or a function of `Counts`. `budget` is in minutes: the run
-    ends on time with complete pairs, and `resume` goes on. `tune` gives every method the learning rate that does best on clients'
-    validation parts, of the usual grid or of the rates given; `tuning_seeds` and `extensions` are its settings. Data with severe faults
-    (`check_data`) are refused unless `accept`. Where no run reaches the end, `NothingFinishedError` says why and carries the comparison
-    that there is.
+    Args:
+        methods: Methods, their specs, or a study file (``"study.toml"``), whose settings the other arguments override.
+        out: The folder to write to.
+        data: Federations, or their specs.
+        model: A spec, a module, or a class or function that makes one.
+        budget: Minutes after which the run ends, with complete pairs.
+        resume: Whether to resume the comparison in the folder.
+        data_dir: The folder of data sets.
+        execution: Engine, device, threads and workers.
+        callbacks: Watch the run.
+        draws: The number of draws of the data (see `make_design`).
+        seeds: The seeds of training in each draw.
+        data_seed: The first draw.
+        unseen: The share of clients that take no part and are scored apart.
+        plan: All settings of the plan at once.
+        local: The settings of local training.
+        metric: What is compared: a name, or a function of `Counts`.
+        loss: The name of a loss. Default: the task's own.
+        trust: Whether code that a study file names may run.
+        accept: Whether data with severe faults (`check_data`) are accepted.
+        tune: Whether to tune the learning rate of every method on validation parts, over the default grid or these rates.
+        settings: Those of `ComparisonRequest`, such as `tuning_seeds`, and those of `Plan` and `Local`, by name.
+
+    Raises:
+        NothingFinishedError: If no run reaches the end; it has the reasons and the partial comparison.
+
+    Example:
+        >>> comparison = ct.compare(["fedsim", "ifca"], data="heart", out="runs/heart")  # doctest: +SKIP
     """
     file = find_study_file(methods, trust, execution is not None)
-    chosen = ComparisonInputs.of(file, data=data, model=model, seeds=seeds, data_seed=data_seed, out=out)
-    named, make = resolve_model(chosen.model)
+    stored = None if file is None else file.settings
+    place = out if out is not None or file is None else file.out
+    if place is None:
+        raise UserError("A comparison needs a folder for its evidence: give --out.")
+    folder = Path(place)
+    data = (stored.data if stored is not None else "digits/rotated") if data is None else data
+    federations = (data,) if isinstance(data, (str, Federation)) else tuple(data)
+    if not federations:
+        raise UserError("A comparison needs data: give --data, once for each federation.")
+    seeds = None if seeds is None else tuple(seeds)
+    if seeds is None and file is not None and "seeds" in file.said:  # else the default of a file is that of a single study
+        seeds = file.settings.seeds
+    first = data_seed if data_seed is not None else 0 if stored is None else stored.draws[0]
+    named, make = resolve_model(model if model is not None else "mclr" if stored is None else stored.model)
     own = {f.name: settings.pop(f.name) for f in fields(ComparisonRequest) if f.name in settings}
     settings |= {} if loss is None else {"loss": loss}
-    settings = own | {"plan": make_plan(settings, plan, local, None if file is None else file.settings.plan), "model": named}
-    entries = label_methods(methods if file is None else file.settings.methods)
-    given = chosen.data if unseen is None else tuple(add_unseen(each, unseen) for each in chosen.data)
+    settings = own | {"plan": make_plan(settings, plan, local, None if stored is None else stored.plan), "model": named}
+    entries = label_methods(methods if stored is None else stored.methods)
+    given = federations if unseen is None else tuple(add_unseen(each, unseen) for each in federations)
     rates = (RATE_GRID if tune else ()) if isinstance(tune, bool) else tuple(tune)
     settings |= {"rates": tuple(settings.get("rates", ())) or rates}
     if settings["rates"]:
         given = tuple(each if isinstance(each, Federation) else add_validation(each) for each in given)
     specs = tuple(each.name if isinstance(each, Federation) else each for each in given)
     sources = [make_draws(each, data_dir) for each in given]
-    designs = tuple(
-        make_design(spec, source, first=chosen.data_seed, draws=draws, seeds=chosen.seeds)
-        for spec, source in zip(specs, sources, strict=True)
-    )
+    designs = tuple(make_design(spec, source, first=first, draws=draws, seeds=seeds) for spec, source in zip(specs, sources, strict=True))
     request = ComparisonRequest(
         methods=tuple(label for label, _ in entries), data=specs, designs=designs, metric=_format_metric(metric), **settings
     )
-    carried = execution or (Execution() if file is None else file.execution)
+    execution = execution or (Execution() if file is None else file.execution)
     watchers = tuple(make_watchers(callbacks))
-    if not (resume and (chosen.out / NAME).is_file()):  # what has begun was checked, or accepted, then
+    if not (resume and (folder / NAME).is_file()):  # a resumed one was checked, or accepted, at its start
         for source, design in zip(sources, designs, strict=True):
-            _notify(watchers, check_before_use(source(design.draws[0]), accept=accept))
-    return check_comparison_finished(run_request(request, entries, sources, chosen.out, resume, budget, carried, watchers, make, metric))
+            notify(watchers, *check_before_use(source(design.draws[0]), accept=accept))
+    return check_comparison_finished(run_request(request, entries, sources, folder, resume, budget, execution, watchers, make, metric))
 
 
 def run_request(
@@ -169,14 +195,14 @@ def run_request(
     make: MakeModule = build_model,
     metric: str | MetricFunction | None = None,
 ) -> Comparison:
-    """A request, carried out in a folder; the methods by label, the draws of each federation."""
+    """Run a request in a folder, with the methods by label and the draws of each federation."""
     for source, design in zip(sources, request.designs, strict=True):
         first = source(design.draws[0])
         request.plan.check(first.seen)
         clients = first.at(request.plan.rounds).seen
         check_groups([label for label, _ in entries], [method for _, method in entries], clients, request.plan.cohort)
         if first.seen < 2:
-            raise UserError("A comparison of methods needs two clients or more: with one there is nobody to learn with.")
+            raise UserError("A comparison of methods needs two clients or more: with one there is no other client to learn with.")
         get_metric(metric or request.metric, first.task.name, first.task.labels(len(first.classes)))  # refuses one that is not of this task
         if request.rates:
             source(design.draws[0]).part("validation")  # refuses one that has none
@@ -189,10 +215,10 @@ def run_request(
     ]
     for run in runs:
         run.check_tuning()
-    request = replace(request, tests=tuple(run.test(entries) for run in runs))
-    said = list(dict.fromkeys(told for run in runs if (told := run.describe_shortfall(entries)) is not None))
-    _notify(callbacks, said)
-    for sentence in said if not callbacks else ():
+    request = replace(request, tests=tuple(run.choose_test(entries) for run in runs))
+    notices = list(dict.fromkeys(notice for run in runs if (notice := run.describe_shortfall(entries)) is not None))
+    notify(callbacks, *notices)
+    for sentence in notices if not callbacks else ():
         warnings.warn(sentence, DesignWarning, stacklevel=3)
     with _open_folder(out, request, resume, callbacks, {run.name: run for run in runs}, entries):
         _run_federations(runs, entries, budget)
@@ -200,19 +226,19 @@ def run_request(
 
 
 def _format_metric(metric: str | MetricFunction | None) -> str | None:
-    """A metric as a word that a request can hold."""
+    """A metric as a string for the request."""
     return metric if metric is None or isinstance(metric, str) else f"{metric.__module__}:{metric.__qualname__}"
 
 
 def make_draws(data: str | Federation, data_dir: Path | None) -> DrawLoader:
-    """The draws of what a spec names; an object that cannot be drawn again is the same in every draw."""
+    """The draws of a federation; an object that cannot be redrawn is the same in every draw."""
     if isinstance(data, Federation):
         return DrawLoader(lambda draw: data if data.redraw is None or draw == data.data_seed else data.redraw(draw))
     return DrawLoader(partial(load, data, data_dir=data_dir))
 
 
 def _run_federations(runs: Sequence["_FederationRun"], entries: Sequence[LabelledMethod], budget: float | None) -> None:
-    """The federations one after another, each in its share of the time."""
+    """Run the federations one after another, each in its share of the time."""
     clock = TimeBudget(60 * budget) if budget is not None else None
     for i, run in enumerate(runs):
         if clock is not None and clock.over:
@@ -220,12 +246,12 @@ def _run_federations(runs: Sequence["_FederationRun"], entries: Sequence[Labelle
         share = clock.share(len(runs) - i) if clock is not None else None
         if clock is not None and run.execution.seeds_per_wave is None:
             run = replace(run, execution=replace(run.execution, seeds_per_wave=max(run.design.runs // BUDGET_WAVES, 1)))
-        replace(run, budget=share).carry_out(entries)
+        replace(run, budget=share).run(entries)
 
 
 @dataclass(frozen=True)
 class _FederationRun:
-    """One federation of a comparison being carried out."""
+    """One federation of a comparison."""
 
     request: ComparisonRequest
     design: Design
@@ -237,13 +263,13 @@ class _FederationRun:
     make: MakeModule = build_model  # of a model that is an object
     budget: TimeBudget | None = None
 
-    def carry_out(self, entries: Sequence[LabelledMethod]) -> None:
-        entries = self.completed(entries)
+    def run(self, entries: Sequence[LabelledMethod]) -> None:
+        entries = self.add_controls(entries)
         if self.request.rates:
             entries = self._tune_rates(entries)
         self._study(entries, self.design, self.out / self.name)
 
-    def completed(self, entries: Sequence[LabelledMethod]) -> Sequence[LabelledMethod]:
+    def add_controls(self, entries: Sequence[LabelledMethod]) -> Sequence[LabelledMethod]:
         """The methods with their controls, where those are wanted."""
         if not self.request.controls:
             return entries
@@ -251,24 +277,24 @@ class _FederationRun:
         differ = bool(bin_by_size(federation.train.sizes[: federation.seen]).any())
         return add_controls(entries, federation.groups is not None, self.request.finetune, sizes_differ=differ)
 
-    def tested(self, entries: Sequence[LabelledMethod]) -> int:
+    def count_tested(self, entries: Sequence[LabelledMethod]) -> int:
         """The number of methods under test."""
-        labels, methods = zip(*self.completed(entries), strict=True)
+        labels, methods = zip(*self.add_controls(entries), strict=True)
         return len(assign_roles(labels, facts=collect_facts(labels, methods)).methods)
 
-    def test(self, entries: Sequence[LabelledMethod]) -> DecidingTest | None:
+    def choose_test(self, entries: Sequence[LabelledMethod]) -> DecidingTest | None:
         """The test that decides in this design."""
-        return choose_test(self.design.repetitions, self.tested(entries))
+        return choose_test(self.design.repetitions, self.count_tested(entries))
 
     def describe_shortfall(self, entries: Sequence[LabelledMethod]) -> str | None:
-        """What this design cannot show, and what to ask for instead."""
-        tests, design = self.tested(entries), self.design
+        """What this design cannot show, and what to choose instead."""
+        tests, design = self.count_tested(entries), self.design
         enough = compute_advised_repetitions(tests)
         option = f"--draws {enough}, in Python draws={enough}"
         if len(design.draws) == 1:
             option = f"--seeds 0-{enough - 1}, in Python seeds=range({enough})"
-        told = describe_design(design.repetitions, "draw" if len(design.draws) > 1 else "seed", tests, option)
-        return told if told is None or len(self.request.designs) == 1 else f"{self.name}: {told}"
+        notice = describe_design(design.repetitions, "draw" if len(design.draws) > 1 else "seed", tests, option)
+        return notice if notice is None or len(self.request.designs) == 1 else f"{self.name}: {notice}"
 
     def check_tuning(self) -> None:
         """Refuse to compare seeds by which the learning rates were chosen."""
@@ -282,7 +308,7 @@ class _FederationRun:
         return tuple(range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.request.tuning_seeds))
 
     def _tune_rates(self, entries: Sequence[LabelledMethod]) -> list[LabelledMethod]:
-        """Every method at the rate that does best on validation parts of the first draw."""
+        """Every method at its best rate on validation parts of the first draw."""
         folder = self.out / "tuning" / self.name
         design, grid = Design(self.design.draws[:1], self._tuning_seeds), self.request.rates
         stored: tuple[str, ...] = ()
@@ -291,12 +317,14 @@ class _FederationRun:
         rates = {label: sorted({*map(float, grid), *parse_stored_rates(stored, label)}) for label, _ in entries}
         evidence = self._study(make_grid(entries, rates), design, folder)
         while wider := extend_grids(evidence, entries, rates, grid, self.request.extensions):
-            told = [f"{label}: its best rate is the edge of the grid, so {rate:g} is tried, too." for label, rate in wider.items()]
-            _notify(self.callbacks, told)
+            notify(
+                self.callbacks,
+                *(f"{label}: its best rate is the edge of the grid, so {rate:g} is tested, too." for label, rate in wider.items()),
+            )
             rates = {label: sorted({*own, *([wider[label]] if label in wider else [])}) for label, own in rates.items()}
             evidence = self._study(make_grid(entries, rates), design, folder)
         found = choose_rates(evidence, entries, rates)
-        _notify(self.callbacks, write_sealed(self.out, f"tuning/{self.name}.json", format_json(found)))
+        notify(self.callbacks, *write_sealed(self.out, f"tuning/{self.name}.json", format_json(found)))
         return [set_rate(entry, found[entry[0]].chosen) for entry in entries]
 
     def _study(self, entries: Sequence[LabelledMethod], design: Design, folder: Path) -> Evidence:
@@ -312,26 +340,20 @@ class _FederationRun:
             plan=request.plan,
         )
         study = Study.prepare(settings, federation=federations, methods=[method for _, method in entries], make=self.make)
-        budget = self.budget.share(1) if self.budget is not None else None  # waves of the grid say nothing about those of the study
+        budget = self.budget.share(1) if self.budget is not None else None  # waves of the grid do not predict those of the study
         watchers = [_SealSettings(self.out, f"{folder.relative_to(self.out).as_posix()}/settings.json"), *self.callbacks]
         return study.run(out=folder, resume=True, execution=self.execution, callbacks=watchers, budget=budget).evidence
 
 
 @dataclass(frozen=True)
 class _SealSettings(Callback):
-    """Seals a study's settings once its folder is open: it may have begun, or grown."""
+    """Seals a study's settings once its folder is open: it may have started, or grown."""
 
     out: Path
     name: str
 
     def on_start(self, settings: Settings, total_rounds: int, done_rounds: int) -> None:
         seal(self.out, self.name)
-
-
-def _notify(callbacks: Iterable[Callback], sentences: Sequence[str]) -> None:
-    for watcher in callbacks:
-        for sentence in sentences:
-            watcher.on_notice(sentence)
 
 
 def _open_folder(
@@ -342,18 +364,18 @@ def _open_folder(
     runs: Mapping[str, _FederationRun],
     entries: Sequence[LabelledMethod],
 ) -> FolderLock:
-    """Begin a folder, or check that the one there is this comparison or a part of it; it is held for this process."""
+    """Create a folder, or check that the one there is this comparison or a part of it; it is locked for this process."""
     path, wanted = out / NAME, format_json(request.as_json())
     if not resume or not (path.is_file() or (out / SEALS).is_file()):
         return create_folder(out, NAME, lambda draft: write_sealed(draft, NAME, wanted), "comparison")
     hold = FolderLock(out)
     try:
-        _notify(callbacks, repair_request(out, wanted))
+        notify(callbacks, *repair_request(out, wanted))
         stored = ComparisonRequest.from_json(read_json_object(path), path)
         other = stored.obstacles(request)
         if not other:
             kept = [entry for entry in entries if entry[0] in stored.methods]
-            other = [told for name in stored.folders for told in _find_renamed_controls(runs[name], kept, entries)]
+            other = [label for name in stored.folders for label in _find_renamed_controls(runs[name], kept, entries)]
         if other:
             raise UserError(
                 f"{out} holds another comparison (it differs in {'; '.join(other)}): choose another --out. A comparison can get more "
@@ -368,5 +390,5 @@ def _open_folder(
 
 
 def _find_renamed_controls(run: _FederationRun, before: Sequence[LabelledMethod], now: Sequence[LabelledMethod]) -> list[str]:
-    """A control that a new method's spelling would give another name: what was run under the old one would be lost."""
-    return list_removed("methods", *([label for label, _ in run.completed(some)] for some in (before, now)))
+    """Controls whose names would change by the spelling of a new method: runs under the old name would be lost."""
+    return list_removed("methods", *([label for label, _ in run.add_controls(some)] for some in (before, now)))

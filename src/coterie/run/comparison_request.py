@@ -4,7 +4,7 @@ Methods, data, draws and seeds, from arguments or a study file, stored when it s
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from coterie.data.content import is_same_data, share_arrays
 from coterie.data.federation import Federation
 from coterie.evidence.settings import find_plan_obstacles, list_removed
 from coterie.methods.catalogue import build, get_spec
-from coterie.models.catalogue import GivenModel
 from coterie.run.tuning import MAX_EXTENSIONS, LabelledMethod
 
 if TYPE_CHECKING:
@@ -25,14 +24,8 @@ if TYPE_CHECKING:
 
 
 DEFAULT_DRAWS, DEFAULT_SEEDS = 10, (0, 1, 2)  # of data that can be redrawn: more draws are worth more than more seeds (docs/statistics.md)
-
-
 SINGLE_DRAW_SEEDS = tuple(range(10))  # of data that are as they are
-
-
 MAX_DRAWS = 10_000
-
-
 LoadDraw = Callable[[int], Federation]  # a draw of one federation
 
 
@@ -45,7 +38,7 @@ class Design:
 
     @property
     def repetitions(self) -> int:
-        """What a test counts: draws, or seeds where there is one draw."""
+        """The repetitions of a test: draws, or seeds where there is one draw."""
         return len(self.draws) if len(self.draws) > 1 else len(self.seeds)
 
     @property
@@ -54,10 +47,9 @@ class Design:
 
 
 def make_design(spec: str, draw: LoadDraw, *, first: int = 0, draws: int | None = None, seeds: Sequence[int] | None = None) -> Design:
-    """The draws from the first on, as many as asked for, with these seeds.
+    """The draws from the first on, with these seeds.
 
-    Unless either is said: ten draws of three seeds where the data can be redrawn, else ten seeds. Seeds alone are of one draw, since
-    ten times as many runs are nothing to begin unasked.
+    Default: ten draws of three seeds where the data can be redrawn, else ten seeds. Seeds alone are of one draw.
     """
     if draws is not None and not 1 <= draws <= MAX_DRAWS:
         raise UserError(f"A comparison cannot use draws={draws}: give 1 to {MAX_DRAWS:,}.")
@@ -65,14 +57,14 @@ def make_design(spec: str, draw: LoadDraw, *, first: int = 0, draws: int | None 
         return Design((first,), tuple(seeds) if seeds is not None else SINGLE_DRAW_SEEDS)
     if is_same_data(draw(first), draw(first + 1)):
         if draws is not None:
-            raise UserError(f"{spec!r} cannot be redrawn: another draw is the same data. Leave --draws away and give --seeds.")
+            raise UserError(f"{spec!r} cannot be redrawn: another draw is the same data. Omit --draws and give --seeds.")
         return Design((first,), SINGLE_DRAW_SEEDS)
     chosen = DEFAULT_SEEDS if seeds is None else tuple(seeds)
     return Design(tuple(range(first, first + (draws or DEFAULT_DRAWS))), chosen)
 
 
 class DrawLoader:
-    """The draws of one federation, each loaded once; those of one pool share its samples."""
+    """The draws of one federation, each loaded once; they share the samples of one pool."""
 
     def __init__(self, load: LoadDraw) -> None:
         self._load = load
@@ -85,61 +77,19 @@ class DrawLoader:
         return self._made[draw]
 
 
-@dataclass(frozen=True)
-class ComparisonInputs:
-    """What both can say, settled."""
-
-    data: tuple[str | Federation, ...]
-    model: GivenModel
-    seeds: tuple[int, ...] | None  # none: as many as the data are worth
-    data_seed: int
-    out: Path
-
-    @classmethod
-    def of(
-        cls,
-        file: "FileStudy | None",
-        *,
-        data: Sequence[str | Federation] | str | Federation | None,
-        model: GivenModel | None,
-        seeds: Iterable[int] | None,
-        data_seed: int | None,
-        out: Path | str | None,
-    ) -> "ComparisonInputs":
-        """From what was given; a file's seeds count only where it names them, since its default is that of a single study."""
-        place = out if out is not None else file.out if file is not None else None
-        if place is None:
-            raise UserError("A comparison needs a folder for its evidence: give --out.")
-        named = file.settings if file is not None else None
-        said = data if data is not None else named.data if named is not None else "digits/rotated"
-        federations = (said,) if isinstance(said, (str, Federation)) else tuple(said)
-        if not federations:
-            raise UserError("A comparison needs data: give --data, once for each federation.")
-        of_file = named.seeds if named is not None and file is not None and "seeds" in file.given else None
-        return cls(
-            federations,
-            model if model is not None else named.model if named is not None else "mclr",
-            of_file if seeds is None else tuple(seeds),
-            data_seed if data_seed is not None else named.draws[0] if named is not None else 0,
-            Path(place),
-        )
-
-
 def find_study_file(methods: Any, trust: bool, other_ray: bool = False) -> "FileStudy | None":
-    """The study file that stands in place of methods, if one does. One with a grid is several studies."""
+    """The study file given instead of methods, if one is."""
     from coterie.run.study_file import FileStudy, find_study_path, read_study_file
 
     if isinstance(methods, FileStudy):
         return methods
     words = [methods] if isinstance(methods, (str, Path)) else methods if isinstance(methods, Sequence) else []
     path = find_study_path(words)
-    return None if path is None else get_only_study(read_study_file(path, trust=trust, other_ray=other_ray), str(path))
-
-
-def get_only_study(studies: "Sequence[FileStudy]", where: str) -> "FileStudy":
-    """The one study of a file that can be compared."""
+    if path is None:
+        return None
+    studies = read_study_file(path, trust=trust, other_ray=other_ray)
     if len(studies) > 1:
-        raise UserError(f"The study file {where} has a grid of {len(studies)} studies, and a comparison is one: take the grid out.")
+        raise UserError(f"The study file {path} has a grid of {len(studies)} studies, and a comparison is one: remove the grid.")
     return studies[0]
 
 
@@ -150,17 +100,13 @@ def label_methods(methods: "Sequence[Method[Any] | str] | Method[Any] | str | Fi
 
 
 FORMAT = 1
-
-
 GROWABLE = ("methods", "data", "designs", "plan")  # each by a rule of its own; nothing else may change
-
-
 MUTABLE = ("metric", "tests", "extensions")  # but for what concerns reading alone, or stays as the comparison began
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonRequest:
-    """What is compared. Equal requests give equal evidence."""
+    """The settings of a comparison. Equal requests give equal evidence."""
 
     methods: tuple[str, ...]
     data: tuple[str, ...]
@@ -169,11 +115,11 @@ class ComparisonRequest:
     plan: Plan = field(default_factory=Plan)
     controls: bool = True
     finetune: int = 5  # epochs of the fine-tuned FedAvg among the controls
-    rates: tuple[float, ...] = ()  # of --tune; none: every method at the plan's rate
+    rates: tuple[float, ...] = ()  # of --tune; empty: every method at the plan's rate
     tuning_seeds: int = 2
-    extensions: int = MAX_EXTENSIONS  # times that the grid is widened on each side for a method whose best rate is its edge
-    tests: tuple[str | None, ...] = ()  # of each federation, the test that decides; it follows from the design and is stated before the run
-    metric: str | None = None  # what is compared; the task's own unless given. It changes how evidence is read, not the evidence
+    extensions: int = MAX_EXTENSIONS  # times that the grid is extended on each side where the best rate is its edge
+    tests: tuple[str | None, ...] = ()  # of each federation, the deciding test, which follows from the design
+    metric: str | None = None  # what is compared. Default: the task's own. It does not change the evidence
 
     def __post_init__(self) -> None:
         for name, count in (("finetune", self.finetune), ("tuning_seeds", self.tuning_seeds)):
@@ -196,7 +142,7 @@ class ComparisonRequest:
     def from_json(cls, tree: Mapping[str, Any], where: object) -> "ComparisonRequest":
         """The request that `as_json` wrote to a file."""
         if tree.get("format") != FORMAT:
-            raise UserError(f"{where} was written in format {tree.get('format')!r}, this version goes on with {FORMAT}: begin anew.")
+            raise UserError(f"{where} was written in format {tree.get('format')!r}, this version resumes {FORMAT}: start over.")
         try:
             rest = {name: value for name, value in tree.items() if name not in ("format", "folders", *GROWABLE)}
             return cls(
@@ -212,22 +158,23 @@ class ComparisonRequest:
             raise UserError(f"{where} cannot be read ({type(error).__name__}: {error}): use the version that made it.") from error
 
     def obstacles(self, wanted: "ComparisonRequest") -> list[str]:
-        """In what another request is not this one and more, by name; nothing where this comparison can grow into that."""
-        told = [f.name for f in fields(self) if f.name not in (*GROWABLE, *MUTABLE) and getattr(self, f.name) != getattr(wanted, f.name)]
-        told += list_removed("methods", self.methods, wanted.methods)
-        there = dict(zip(zip(wanted.folders, wanted.data, strict=True), wanted.designs, strict=True))
+        """The settings that keep this comparison from growing into another, by name."""
+        found = [f.name for f in fields(self) if f.name not in (*GROWABLE, *MUTABLE) and getattr(self, f.name) != getattr(wanted, f.name)]
+        found += list_removed("methods", self.methods, wanted.methods)
+        designs = dict(zip(zip(wanted.folders, wanted.data, strict=True), wanted.designs, strict=True))
         for folder, spec, design in zip(self.folders, self.data, self.designs, strict=True):
-            if (folder, spec) not in there:
-                told.append(f"data, without {spec!r} as {folder}")
+            if (folder, spec) not in designs:
+                found.append(f"data, without {spec!r} as {folder}")
                 continue
-            told += list_removed(f"draws of {spec!r}", design.draws, there[folder, spec].draws)
-            told += list_removed(f"seeds of {spec!r}", design.seeds, there[folder, spec].seeds)
-            if design.draws[:1] != there[folder, spec].draws[:1]:
-                told.append(f"the first draw of {spec!r}")  # whose clients decide on controls, and on whom rates are tuned
-        told += find_plan_obstacles(self.plan, wanted.plan)
+            other = designs[folder, spec]
+            found += list_removed(f"draws of {spec!r}", design.draws, other.draws)
+            found += list_removed(f"seeds of {spec!r}", design.seeds, other.seeds)
+            if design.draws[:1] != other.draws[:1]:
+                found.append(f"the first draw of {spec!r}")  # its clients decide on controls, and rates are tuned on them
+        found += find_plan_obstacles(self.plan, wanted.plan)
         if self.rates and wanted.plan.rounds > self.plan.rounds:
-            told.append(f"plan.rounds: the learning rates were tuned for {self.plan.rounds}")
-        return told
+            found.append(f"plan.rounds: the learning rates were tuned for {self.plan.rounds}")
+        return found
 
 
 def _parse_words(items: Sequence[Any]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from coterie.core.roster import Roster
 
 
 def apply_conditions(ask: Ask[Any], plan: Plan, roster: Roster, seed: int, round_: int) -> Ask[Any]:
-    """The ask as the world will carry it out: without the clients that are gone, with stragglers' epochs cut short."""
+    """The ask under the plan's conditions: without clients that drop out, with fewer epochs for stragglers."""
     if plan.dropout and (isinstance(ask, ModelAsk) or (isinstance(ask, Evaluate) and ask.part != "central")):
         ask = ask.take(_draw_uniforms(roster, ask.clients, seed, "dropout", round_) >= plan.dropout)
     if plan.stragglers and isinstance(ask, Train):
@@ -43,7 +43,7 @@ def _draw_uniforms(roster: Roster, clients: Ids, seed: int, purpose: str, round_
 
 @dataclass(frozen=True)
 class MaliciousClients:
-    """The hostile clients of one seed."""
+    """The malicious clients of one seed."""
 
     attack: Attack
     roster: Roster
@@ -51,11 +51,11 @@ class MaliciousClients:
     clients: Ids
 
     @classmethod
-    def of(cls, attack: Attack, roster: Roster, seed: int) -> "MaliciousClients":
+    def choose(cls, attack: Attack, roster: Roster, seed: int) -> "MaliciousClients":
         return cls(attack, roster, seed, attack.select_malicious(roster, seed))
 
     def answer(self, ask: Any, reply: Any, round_: int) -> Any:
-        """The reply as it comes in, with what the hostile clients among them make of theirs."""
+        """The reply with the falsified rows of the malicious clients."""
         rows = np.flatnonzero(np.isin(reply.clients, self.clients))
         if self.attack.on_data or not isinstance(ask, ModelAsk) or ask.alone or not len(rows):
             return reply
@@ -66,14 +66,14 @@ class MaliciousClients:
         whole = isinstance(ask, Train) and ask.sketch is None
         sent = ask.get_sent_models(reply.clients) if whole else np.zeros_like(reply.vectors)
         updates = reply.vectors.astype(np.float64) - sent
-        lies = self._falsify_updates(updates, reply, rows, round_, type(ask).__name__)
+        falsified = self._falsify_updates(updates, reply, rows, round_, type(ask).__name__)
         vectors = reply.vectors.copy()
         with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused
-            vectors[rows] = (sent[rows] + lies).astype(np.float32)
+            vectors[rows] = (sent[rows] + falsified).astype(np.float32)
         return replace(reply, vectors=vectors)
 
     def _falsify_updates(self, updates: Doubles, reply: Any, rows: Ids, round_: int, asked: str) -> Doubles:
-        """(h, d) what the hostile clients say their updates are; (n, d) are those of all who answered."""
+        """(h, d) the falsified updates of the malicious clients, given those of all that answered (n, d)."""
         own, attack = updates[rows], self.attack
         if isinstance(attack, SignFlip | Scale):
             factor = -1.0 if isinstance(attack, SignFlip) else attack.factor
@@ -89,11 +89,11 @@ class MaliciousClients:
         return updates[self._choose_copied(reply.clients, rows)]
 
     def _choose_copied(self, clients: Ids, rows: Ids) -> Ids:
-        """(h,) the rows of the honest clients that are copied; the hostile clients themselves where no honest one answered."""
+        """(h,) the rows of the honest clients that are copied; the malicious clients' own where no honest one answered."""
         honest = np.setdiff1d(np.arange(len(clients)), rows)
         if not len(honest):
             return rows
-        if self.attack.collude:  # the honest client with the lowest draw of those who answered: the same one as long as it answers
+        if self.attack.collude:  # the honest client with the lowest draw: the same one as long as it answers
             draws = self.roster.draws(make_key(self.seed, "copied"), clients[honest])
             return np.full(len(rows), honest[np.argmin(draws)])
         return np.array([honest[np.argmin(self._draws(int(client), clients[honest]))] for client in clients[rows]])

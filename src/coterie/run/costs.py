@@ -17,13 +17,13 @@ FLOAT_BYTES = 4  # bytes
 
 
 def compute_cost(ask: Any, reply: Reply) -> Cost:
-    """The cost of one ask. Clients that were asked and did not answer cost the question."""
-    if isinstance(ask, Evaluate):  # a method's own question (FedEx's gate); what the study measures is never charged
+    """The cost of one ask. Clients that do not answer cost the message to them."""
+    if isinstance(ask, Evaluate):  # of a method (FedEx's gate); the study's own evaluations are free
         return _compute_evaluation_cost(ask, reply)
     if not isinstance(ask, ModelAsk):
-        raise TypeError(f"what {type(ask).__name__} costs is not known: an ask that sends models is a ModelAsk")
+        raise TypeError(f"the cost of {type(ask).__name__} is not known: an ask that sends models is a ModelAsk")
     passes, steps, samples = _count_work(ask, reply)
-    if ask.alone:  # the client works for itself: nothing is sent
+    if ask.alone:  # nothing is sent
         return Cost(passes=passes, steps=steps, samples=samples)
     asked, answered = len(ask.clients), len(reply.clients)
     d = ask.models.shape[1] - ask.held
@@ -64,7 +64,7 @@ def _count_work(ask: ModelAsk[Any], reply: Any) -> tuple[float, int, int]:
 
 @dataclass
 class RoundAccount:
-    """One round of one lane."""
+    """The costs and absences of one round of one lane."""
 
     context: Context | None = None
     cost: Cost = field(default_factory=Cost)
@@ -74,13 +74,13 @@ class RoundAccount:
     trained: int = 0  # answers to all training of the round
     has_nonfinite: bool = False  # whether a model that was not finite was refused
     moves: UpdateNorms = field(default_factory=UpdateNorms)
-    is_measuring: bool = False  # whether the round is over and its models are looked at: nothing is charged
+    is_measuring: bool = False  # whether the round is over and its models are evaluated: nothing is charged
 
     def charge(self, ask: Ask[Any], reply: Any, seconds: float) -> None:
-        """An ask, as the method made it, and what came of it. Clients that were gone were asked all the same: the question costs."""
+        """Charge a method's ask and its reply. Clients that are gone cost the message to them."""
         self.seconds["clients"] = self.seconds.get("clients", 0.0) + seconds
         if self.is_measuring:
-            self.absences += _list_refusals(ask, reply)  # a site may keep its scores to itself: that is told, and costs nothing
+            self.absences += _list_refusals(ask, reply)  # a site may refuse to send its scores
             return
         self.cost += compute_cost(ask, reply)
         self.absences += _list_absences(ask, reply)
@@ -88,23 +88,20 @@ class RoundAccount:
         self.moves.forget()
 
     def charge_async(self, asked: Train, silent: Ids, question: Train, reply: Trained, seconds: float) -> None:
-        """Likewise in an asynchronous round: who was asked, who will not answer, and, as if asked now, those whose answers are there.
-
-        Questions are charged when they are sent, answers and the work behind them when they arrive.
-        """
+        """Likewise in an asynchronous round: asks are charged when sent, replies and the work behind them when they arrive."""
         self.seconds["clients"] = self.seconds.get("clients", 0.0) + seconds
-        nobody = np.zeros(0, dtype=np.int64)
-        self.cost += compute_cost(asked, reply.take(nobody)) + compute_cost(question.take(nobody), reply)
+        none = np.zeros(0, dtype=np.int64)
+        self.cost += compute_cost(asked, reply.take(none)) + compute_cost(question.take(none), reply)
         self.absences += [*_list_refusals(asked, reply), *(Absence(int(client), asked.kind, "ABSENT") for client in silent)]
         self._count(question, reply)
         self.moves.forget()
 
     def _count(self, ask: Ask[Any], reply: Any) -> None:
-        """How the round's training went."""
+        """Count the round's trained and refused models."""
         if isinstance(ask, Train) and isinstance(reply, Trained):
             self.trained += len(reply)
             self.has_nonfinite |= any(refused.why is Refusal.NOT_FINITE for refused in reply.refused.values())
-            if ask.purpose == "train" and ask.sketch is None:  # neither pre-training nor a trial
+            if ask.purpose == "train" and ask.sketch is None:  # neither pre-training nor a test run
                 # the summed distance between the models sent back and the models received (FedGroup, Eq. 4)
                 self.discrepancy += sum((float(some.sum()) for some in self.moves.of(ask, reply)), 0.0)
 
@@ -113,7 +110,7 @@ class RoundAccount:
 
 
 def _list_absences(ask: Ask[Any], reply: Reply) -> list[Absence]:
-    """Who was asked and does not count. One without a sample in the share asked about has nothing to answer and is not missing."""
+    """The clients that were asked and do not count. One without samples in the share asked about is not missing."""
     name, found = ask.kind, _list_refusals(ask, reply)
     if not isinstance(ask, (ModelAsk, Evaluate)) or ask.share is not None or (isinstance(ask, Evaluate) and ask.part == "central"):
         return found

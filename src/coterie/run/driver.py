@@ -1,22 +1,22 @@
-"""The driver: advances lanes in lock-step, segment by segment. It alone turns asks into replies; there is no other round loop."""
+"""The driver: advances lanes in lock-step, wave by wave and segment by segment. It alone turns asks into replies."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
 from time import perf_counter
 from typing import Any, TypeVar
 
 from coterie._util.errors import UserError
 from coterie.core.asks import Ask, Train
 from coterie.core.replies import accept
-from coterie.engines.device import raise_device_errors
+from coterie.engines.device import get_resident_memory, raise_device_errors
 from coterie.engines.engine import Engine, StampedAsk
-from coterie.evidence.records import FAILED, RUNNING, LaneKey, RoundRecord
+from coterie.evidence.records import FAILED, RUNNING, RoundRecord
+from coterie.run.callbacks import notify
+from coterie.run.execution import Execution
 from coterie.run.lanes import Lane, RoundDone
-from coterie.run.recorder import CheckpointSchedule
+from coterie.run.recorder import CheckpointSchedule, Recorder, WaveSegment
+from coterie.run.waves import GIB, TimeLimit, describe_spill, split_into_waves
 
 T = TypeVar("T")
-
-
 OnRound = Callable[[Lane, RoundRecord], None]
 
 
@@ -24,7 +24,7 @@ def drive(lanes: Sequence[Lane], engine: Engine, until: int, watch: OnRound) -> 
     """Advance every running lane to round `until`, calling `watch` after each of its rounds.
 
     All cheap asks are answered first, and training runs when every live lane waits for it: plain lock-step would fill half the
-    lanes of a training call, this rule fills nearly all. A lane that raises or diverges is recorded and the others go on.
+    lanes of a training call, this rule fills nearly all. A lane that raises or diverges is recorded and the others continue.
     """
     driven = [_LaneRun(lane, until, watch) for lane in lanes if lane.status == RUNNING]
     for each in driven:
@@ -44,9 +44,15 @@ def run_script(
     draw: int = 0,
     watch: Callable[[Ask[Any]], None] = lambda ask: None,
 ) -> T:
-    """What a script that is no lane's (an inspection, a measurement) comes to; every reply is accepted as the driver does it.
+    """The result of a script that is no lane's (an inspection, a measurement). Replies are accepted as for a lane.
 
-    `watch` is called with each ask that has been answered.
+    Args:
+        script: The generator of asks.
+        engine: The engine that answers them.
+        seed: The seed that asks are keyed by.
+        round_: Likewise the round.
+        draw: The draw of the data.
+        watch: Called with each ask that has been answered.
     """
     reply = None
     while True:
@@ -55,13 +61,12 @@ def run_script(
         except StopIteration as end:
             value: T = end.value
             return value
-        stamped = StampedAsk(ask, seed, round_, draw)
-        reply = accept(ask, engine.run([stamped])[0])
+        reply = accept(ask, engine.run([StampedAsk(ask, seed, round_, draw)])[0])
         watch(ask)
 
 
 class _LaneRun:
-    """A lane being driven: its script, and the ask it waits on (None when it has finished)."""
+    """A lane being driven: its script, and the ask it waits for (None when it has finished)."""
 
     def __init__(self, lane: Lane, until: int, watch: OnRound) -> None:
         self.lane, self.watch = lane, watch
@@ -69,7 +74,7 @@ class _LaneRun:
         self.ask: Ask[Any] | None = None
 
     def send(self, reply: Any) -> None:
-        """Give the lane its reply and run it to its next ask. What `watch` raises is not the lane's fault and goes up."""
+        """Give the lane its reply and run it to its next ask. An error in `watch` is not the lane's, and is raised."""
         step = self._advance(reply)
         while isinstance(step, RoundDone):
             self.watch(self.lane, step.record)
@@ -86,7 +91,7 @@ class _LaneRun:
             return None
 
     def fail(self, error: Exception) -> None:
-        """End a lane whose ask could not be carried out."""
+        """End a lane whose ask could not be executed."""
         self.lane.stop(FAILED, f"in round {self.lane.round_ + 1}: {type(error).__name__}: {error}")
         self.script.close()
         self.ask = None
@@ -95,7 +100,7 @@ class _LaneRun:
         """The lane's next step; None when it has finished or failed."""
         began = perf_counter()
         try:
-            with raise_device_errors():  # the server's own sums are made where the models are: no lane's fault
+            with raise_device_errors():  # the server computes where the models are: an error there is not the lane's
                 return self.script.send(reply)
         except StopIteration:
             return None
@@ -123,12 +128,12 @@ def _answer_asks(driven: Sequence[_LaneRun], engine: Engine) -> None:
             continue
         assert each.ask is not None
         with raise_device_errors():
-            accepted = each.lane.answered(each.ask, sent, reply, share)
+            accepted = each.lane.accept_reply(each.ask, sent, reply, share)
         each.send(accepted)
 
 
 def _ask_engine(stamped: Sequence[StampedAsk], engine: Engine) -> list[Any]:
-    """Ask the engine. One that cannot answer all is asked one by one, to spare the others."""
+    """Ask the engine; where it cannot answer all together, one by one, so that the others are answered."""
     if not stamped:
         return []
     try:
@@ -141,38 +146,46 @@ def _ask_engine(stamped: Sequence[StampedAsk], engine: Engine) -> list[Any]:
     return [_ask_engine([s], engine)[0] for s in stamped]  # out here the error, and what its frames hold on a device, is gone
 
 
-@dataclass(frozen=True)
-class WaveSegment:
-    """What a wave has done since its last segment."""
-
-    before: Mapping[LaneKey, int]  # the last complete round of each lane at its beginning
-    records: list[RoundRecord]
-    routes: Mapping[str, str]
+def run_waves(lanes: Sequence[Lane], engine: Engine, execution: Execution, recorder: Recorder, budget: TimeLimit | None) -> None:
+    """Run all lanes to the last round, wave after wave. A segment is written when all lanes of its wave have passed it."""
+    assert execution.memory is not None  # resolved
+    waves = list(split_into_waves(lanes, int(execution.memory * GIB), execution.seeds_per_wave, whole_seeds=not execution.is_on_gpu))
+    if execution.is_on_gpu and (sentence := describe_spill(waves, get_resident_memory(execution.device))) is not None:
+        notify(recorder.watchers, sentence)
+    for wave in waves:
+        if is_wave_finished(wave, recorder.schedule.rounds):
+            continue
+        if budget is not None and not budget.begin_wave():
+            break
+        for segment in run_segments(wave, engine, recorder.schedule, recorder.watch, recorder.announce):
+            recorder.record(wave, segment)
+            if budget is not None and budget.over:
+                break
 
 
 def run_segments(
     wave: Sequence[Lane],
     engine: Engine,
-    checkpoints: CheckpointSchedule,
+    schedule: CheckpointSchedule,
     watch: OnRound = lambda lane, record: None,
-    started: Callable[[], None] = lambda: None,
+    on_start: Callable[[Sequence[Lane]], None] = lambda wave: None,
 ) -> Iterator[WaveSegment]:
-    """Advance a wave, stretch by stretch, to its end. `started` is called when it is known how large the states of lanes are."""
-    while not is_wave_finished(wave, checkpoints.rounds):
+    """Advance a wave to its end, segment by segment. `on_start` is called when the sizes of states are known."""
+    while not is_wave_finished(wave, schedule.rounds):
         reached = min(lane.round_ for lane in wave if lane.status == RUNNING)
         before = {lane.key: lane.round_ for lane in wave}
         records: list[RoundRecord] = []
 
-        def watched(lane: Lane, record: RoundRecord, kept: list[RoundRecord] = records) -> None:
-            kept.append(record)
+        def keep(lane: Lane, record: RoundRecord, records: list[RoundRecord] = records) -> None:
+            records.append(record)
             watch(lane, record)
 
-        drive(wave, engine, 0, watched)
-        started()
-        drive(wave, engine, checkpoints.find_segment_end(wave, reached), watched)
+        drive(wave, engine, 0, keep)
+        on_start(wave)
+        drive(wave, engine, schedule.find_segment_end(wave, reached), keep)
         yield WaveSegment(before, records, dict(engine.routes()))
 
 
 def is_wave_finished(wave: Sequence[Lane], rounds: int) -> bool:
-    """Whether no lane of a wave has a round to go."""
+    """Whether no lane of a wave has a round left."""
     return all(lane.round_ >= rounds or lane.status != RUNNING for lane in wave)

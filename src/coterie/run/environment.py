@@ -25,7 +25,7 @@ PACKAGES = ("coterie", "torch", "numpy", "scipy", "scikit-learn", "pyarrow", "pa
 
 
 def describe_environment() -> dict[str, Any]:
-    """Versions of what computes, and the features of the processor that decide how it rounds."""
+    """Versions of packages, and the features of the processor that decide how it rounds."""
     pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
     return {
         "commit": get_source_commit(),
@@ -42,13 +42,13 @@ def describe_environment() -> dict[str, Any]:
 
 
 def _get_blas_owner(pool: Mapping[str, Any]) -> str:
-    """Whose library it is: NumPy and SciPy bring one each, of one name."""
+    """The owner of a BLAS library: NumPy and SciPy bring one each, of one name."""
     folder = Path(pool["filepath"]).parent.name
     return folder if folder.endswith(".libs") else str(pool["prefix"])
 
 
 def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What has changed between two environments that may change bits, in words. What either does not know is left out."""
+    """Changes between two environments that may change bits, in words; what is unknown in either is omitted."""
     kept = {"Python": (before.get("python"), now["python"]), "vector units": (before.get("vectors"), now["vectors"])}
     for group, names in (("packages", PACKAGES), ("blas", tuple(now["blas"]))):
         known = before.get(group) or {}
@@ -58,12 +58,12 @@ def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
 
 @cache
 def get_source_commit() -> str | None:
-    """The commit of the source tree that runs, with a plus sign where files of it have been changed; none of an installed package."""
+    """The commit of the source tree, with a plus sign if files have been changed; None for an installed package."""
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return None
-    told = [_run_git(root, "rev-parse", "HEAD"), _run_git(root, "status", "--porcelain", "--untracked-files=no", "src")]
-    return None if told[0] is None else told[0] + ("+" if told[1] else "")
+    commit, changes = _run_git(root, "rev-parse", "HEAD"), _run_git(root, "status", "--porcelain", "--untracked-files=no", "src")
+    return None if commit is None else commit + ("+" if changes else "")
 
 
 def _run_git(root: Path, *words: str) -> str | None:
@@ -77,28 +77,28 @@ def _run_git(root: Path, *words: str) -> str | None:
 def _get_version(package: str) -> str | None:
     try:
         return version(package)
-    except PackageNotFoundError:  # run from a source tree, or an optional package that is not there
+    except PackageNotFoundError:  # a source tree, or an optional package
         return None
 
 
 @dataclass(frozen=True)
 class WorkerHost:
-    """A process on a machine, and what decides on how it rounds."""
+    """A process on a machine, and the environment that decides how it rounds."""
 
     host: str
     process: int
     environment: Mapping[str, Any] = field(repr=False)
 
     @classmethod
-    def here(cls) -> "WorkerHost":
+    def current(cls) -> "WorkerHost":
         return cls(socket.gethostname(), os.getpid(), describe_environment() | {"compiled": _get_vector_units()})
 
     def check_same_as(self, driver: "WorkerHost") -> None:
-        """Refuse a worker that computes otherwise than the driver: the digest would depend on who took which wave."""
+        """Refuse a worker that rounds differently from the driver: the digest would depend on the assignment of waves."""
         other = find_changes(driver.environment, self.environment)
-        for_what = driver.environment["compiled"], self.environment["compiled"]
-        if for_what[0] != for_what[1]:
-            other.append(f"kernels for {for_what[1]} (was {for_what[0]})")
+        before, now = driver.environment["compiled"], self.environment["compiled"]
+        if before != now:
+            other.append(f"kernels for {now} (was {before})")
         if other:
             raise UserError(
                 f"The worker on {self.host} does not compute as the driver on {driver.host} does: {', '.join(other)}. Use machines of one "
@@ -111,6 +111,6 @@ def _get_vector_units() -> str:
     import numba
     from llvmlite.binding import get_host_cpu_features
 
-    said: str | None = getattr(numba.config, "CPU_FEATURES", None)
-    features = dict(get_host_cpu_features().items()) if said is None else {word[1:]: word[0] == "+" for word in said.split(",") if word}
+    given: str | None = getattr(numba.config, "CPU_FEATURES", None)
+    features = dict(get_host_cpu_features().items()) if given is None else {word[1:]: word[0] == "+" for word in given.split(",") if word}
     return next((name for name in ("avx512f", "avx2", "avx", "neon") if features.get(name)), "no vector units")

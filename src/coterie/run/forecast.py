@@ -1,6 +1,6 @@
 """Forecast of a study's time, cost, memory and disk space, from a few measured rounds of each method."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from time import perf_counter
@@ -13,31 +13,29 @@ from coterie.core.plan import Plan
 from coterie.core.states import State, flatten
 from coterie.evidence.checkpoint import KEPT_STATES
 from coterie.evidence.records import Cost, RoundRecord
-from coterie.evidence.tables import make_tables
 from coterie.run.callbacks import Callback
 from coterie.run.execution import Execution
 from coterie.run.lanes import Lane
-from coterie.run.study import GIB, Study
-from coterie.run.waves import check_memory, estimate_memory, estimate_state_bytes, split_into_waves
+from coterie.run.study import Study
+from coterie.run.waves import GIB, check_memory, estimate_memory, estimate_state_bytes, split_into_waves
 
-# Rounds of a trial and every which is evaluated: the start and the first are as they are, the second is a plain one, the last two are
-# evaluated.
+# Measured rounds, and every which is evaluated: the start and the first are special, the second is plain, the last two are evaluated.
 MEASURED_ROUNDS, EVALUATE_EVERY = 4, 3
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """What was seen of one lane over `MEASURED_ROUNDS` rounds."""
+    """Measurements of one lane over `MEASURED_ROUNDS` rounds."""
 
     seconds: tuple[float, ...]  # of the start and each round
     costs: tuple[Cost, ...]
-    plain: float  # bytes that a round leaves which is not evaluated
-    judged: float  # and one that is
+    plain: float  # bytes on disk of a round that is not evaluated
+    judged: float  # and of one that is
     state: float  # bytes of a checkpoint
 
 
 def measure_method(study: Study, place: int, execution: Execution) -> MeasuredRun:
-    """One method, one draw and seed, a few rounds, in memory."""
+    """Run one method on one draw and seed for a few rounds, in memory."""
     settings = study.settings
     draw = settings.draws[0]
     plan = replace(settings.plan, rounds=MEASURED_ROUNDS, evaluate_every=EVALUATE_EVERY)
@@ -51,8 +49,8 @@ def measure_method(study: Study, place: int, execution: Execution) -> MeasuredRu
         rosters={draw: study.rosters[draw]},
         worlds={draw: study.worlds[draw]},
     ).run(execution=execution, callbacks=[watch])
-    outputs = study.problems[draw].model.outputs
-    sizes = [_measure_disk(records, outputs, study) for records in _split_by_evaluation(watch.records)]
+    evaluated = [record for record in watch.records if record.evaluated is not None]
+    sizes = [_measure_disk(records, study) for records in ([r for r in watch.records if r.evaluated is None], evaluated)]
     return MeasuredRun(
         seconds=tuple(float(s) for s in np.diff(watch.times)),
         costs=tuple(record.cost for record in watch.records),
@@ -62,16 +60,10 @@ def measure_method(study: Study, place: int, execution: Execution) -> MeasuredRu
     )
 
 
-def _split_by_evaluation(records: Sequence[RoundRecord]) -> Iterator[list[RoundRecord]]:
-    """Rounds that were not evaluated, and those that were."""
-    yield [record for record in records if record.evaluated is None]
-    yield [record for record in records if record.evaluated is not None]
-
-
-def _measure_disk(records: list[RoundRecord], outputs: int, study: Study) -> float:
-    """Bytes on disk that each of these rounds takes."""
+def _measure_disk(records: list[RoundRecord], study: Study) -> float:
+    """Bytes on disk of each of these rounds."""
     total = 0
-    for table in make_tables(records, outputs, drifting=study.changing, sampled=study.settings.plan.keep_clients is not None).values():
+    for table in study.make_tables(records).values():
         file = BytesIO()
         pq.write_table(table, file, compression="zstd", compression_level=1, use_dictionary=["method"])
         total += len(file.getvalue())
@@ -79,14 +71,14 @@ def _measure_disk(records: list[RoundRecord], outputs: int, study: Study) -> flo
 
 
 class _MeasuringCallback(Callback):
-    """Keeps the records, the time of each, and the last state."""
+    """Keeps the records, their times, and the last state."""
 
     def __init__(self) -> None:
         self.records: list[RoundRecord] = []
         self.times: list[float] = []
         self.state: State | None = None
 
-    def on_start(self, *told: Any) -> None:
+    def on_start(self, *args: Any) -> None:
         self.times.append(perf_counter())
 
     def on_round(self, lane: Lane, record: RoundRecord) -> None:
@@ -97,17 +89,17 @@ class _MeasuringCallback(Callback):
 
 @dataclass(frozen=True)
 class MethodForecast:
-    """One method, all its draws and seeds together."""
+    """The forecast of one method, over all draws and seeds."""
 
     method: str
-    seconds: float  # had each lane the machine to itself: lanes that run together take less
+    seconds: float  # if each lane ran alone: lanes that run together take less
     cost: Cost
     disk: float  # bytes
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """All methods, and what they hold together."""
+    """The forecast of all methods."""
 
     methods: tuple[MethodForecast, ...]
     lanes: int
@@ -116,7 +108,7 @@ class Forecast:
     evaluated: int
     parameters: int
     rounds: int
-    memory: float  # bytes: those of the trial, and of a wave beyond it
+    memory: float  # bytes: of the measured rounds, and of a wave beyond them
 
     @property
     def total(self) -> MethodForecast:
@@ -130,19 +122,19 @@ class Forecast:
 
 
 def forecast(study: Study, execution: Execution) -> Forecast:
-    """Try every method for a few rounds of one seed, and multiply."""
-    lanes, execution = study.lanes(), execution.settled()
-    assert execution.memory is not None  # settled
+    """Measure every method for a few rounds of one seed, and extrapolate."""
+    lanes, execution = study.lanes(), execution.resolve()
+    assert execution.memory is not None  # resolved
     check_memory(lanes)
     repeats = len(lanes) // len(study.methods)
-    measure_method(study, 0, execution)  # what is compiled and read at first use is not what is multiplied
-    tried = {label: measure_method(study, place, execution) for place, label in enumerate(study.settings.methods)}
+    measure_method(study, 0, execution)  # compilation and first reads are not extrapolated
+    measured = {label: measure_method(study, place, execution) for place, label in enumerate(study.settings.methods)}
     together = list(split_into_waves(lanes, int(execution.memory * GIB), execution.seeds_per_wave, whole_seeds=not execution.is_on_gpu))
-    alone = max(estimate_memory(lane, MEASURED_ROUNDS) for lane in lanes)  # what the trials held
+    alone = max(estimate_memory(lane, MEASURED_ROUNDS) for lane in lanes)  # the memory of the measured rounds
     kept = {lane.label: estimate_state_bytes(lane) for lane in lanes}
     problem = lanes[0].problem
     return Forecast(
-        methods=tuple(extrapolate(label, seen, study.settings.plan, repeats, kept[label]) for label, seen in tried.items()),
+        methods=tuple(extrapolate(label, seen, study.settings.plan, repeats, kept[label]) for label, seen in measured.items()),
         lanes=len(lanes),
         waves=len(together),
         clients=len(problem.roster),
@@ -154,8 +146,7 @@ def forecast(study: Study, execution: Execution) -> Forecast:
 
 
 def extrapolate(label: str, seen: MeasuredRun, plan: Plan, repeats: int, kept: int = 0) -> MethodForecast:
-    """What the whole study takes of a method, if its further rounds are like those after the first; at the end a checkpoint of it takes
-    at least the bytes that it has `kept` by then."""
+    """The forecast of a method, if later rounds are like those after the first; its last checkpoint takes at least `kept` bytes."""
     judged = sum(plan.is_evaluated(r) for r in range(1, plan.rounds + 1))
     seconds, cost, later = 0.0, Cost(), max(plan.rounds - 1, 0)
     if len(seen.seconds) > EVALUATE_EVERY:
@@ -174,7 +165,7 @@ def _scale_costs(costs: Sequence[Cost], many: int) -> Cost:
 
 
 def get_peak_memory() -> float:
-    """The most bytes that this process has held; nothing where the system does not say."""
+    """The peak memory of this process in bytes; 0 where the system does not report it."""
     try:
         import resource
     except ImportError:

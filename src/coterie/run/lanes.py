@@ -21,7 +21,6 @@ from coterie.core.plan import Backdoor, Plan, parse_attack
 from coterie.core.replies import Limits, accept
 from coterie.core.rng import make_key as key_of
 from coterie.core.roster import select_evaluated
-from coterie.core.serving import Serving
 from coterie.core.states import State
 from coterie.engines.engine import StampedAsk
 from coterie.evidence.records import (
@@ -43,14 +42,14 @@ from coterie.run.costs import RoundAccount
 
 
 class EarlyStopping:
-    """The validation scores of a run so far: the best, and how many rounds ago it was."""
+    """Early stopping by validation scores: the best so far, and the number of evaluated rounds since."""
 
     def __init__(self, patience: int | None) -> None:
         self.patience = patience
         self.best, self.best_round, self.since = float("-inf"), 0, 0
 
-    def seen(self, round_: int, score: float) -> None:
-        """One evaluated round more; one without a score (nobody answered) says nothing."""
+    def record_score(self, round_: int, score: float) -> None:
+        """Count an evaluated round; one without a score (no client answered) is ignored."""
         if isnan(score):
             return
         if score > self.best:
@@ -68,7 +67,7 @@ class EarlyStopping:
 
 
 def check_early_stopping(plan: Plan, data: str, *, validation: bool, changing: bool) -> None:
-    """Refuse to stop by what is not there, or by what means something else in every round."""
+    """Refuse early stopping without validation parts, or with scores that mean something else in every round."""
     if plan.patience is None:
         return
     if not validation:
@@ -81,13 +80,13 @@ def check_early_stopping(plan: Plan, data: str, *, validation: bool, changing: b
 
 @dataclass(frozen=True)
 class RoundDone:
-    """What a script yields when a round is complete."""
+    """Yielded by a script when a round is complete."""
 
     record: RoundRecord
 
 
 class Lane:
-    """Advances one method, one ask at a time. The driver sends the replies and decides when asks run together."""
+    """One method on one draw and seed, advanced one ask at a time by the driver."""
 
     def __init__(
         self,
@@ -102,7 +101,7 @@ class Lane:
         real: bool = False,
     ) -> None:
         self.method, self.key, self.problem, self.plan, self.number = method, key, problem, plan, number
-        self.keyed = derive_seed(key.draw, key.seed) if own_seeds else key.seed  # what all its randomness is keyed by
+        self.derived_seed = derive_seed(key.draw, key.seed) if own_seeds else key.seed  # the key of all its randomness
         self.keeps_answers = keeps_answers  # of the last round, sample by sample
         self.state: State | None = None
         self.round_ = -1  # the last complete round
@@ -110,12 +109,12 @@ class Lane:
         self.patience = EarlyStopping(plan.patience)
         self.account = RoundAccount()
         attack = parse_attack(plan.attack)
-        self.hostile = None if attack is None else MaliciousClients.of(attack, problem.roster, self.keyed)
+        self.malicious = None if attack is None else MaliciousClients.choose(attack, problem.roster, self.derived_seed)
         whole = problem if problem.everybody is None else problem.everybody
-        bound = whole.context(plan, self.keyed, 0).site_bound
+        bound = whole.context(plan, self.derived_seed, 0).site_bound
         self._limits = Limits(whole.roster.sizes if plan.counts == "checked" else None, plan.norm_bound, bound)
-        self.timing = make_clock(plan, problem, self.keyed, real=real)
-        self._measurement: Ask[Any] | None = None  # the study's own question about test data, while it is asked
+        self.timing = make_clock(plan, problem, self.derived_seed, real=real)
+        self._measurement: Ask[Any] | None = None  # the study's own ask about test data, while it is asked
 
     @property
     def label(self) -> str:
@@ -127,14 +126,14 @@ class Lane:
 
     @property
     def end(self) -> LaneEnd:
-        """How far it has come."""
+        """The progress of the lane."""
         return LaneEnd(self.round_, self.status, self.reason)
 
     def script(self, until: int) -> Generator[Ask[Any] | RoundDone, Any, None]:
-        """The start, if it has not been made, and the rounds up to `until`; each ends by yielding what it leaves behind."""
+        """The start, unless done, and the rounds up to `until`; each ends by yielding its record."""
         if self.state is None:
             ctx = self._context(0)
-            state = yield from self.method.start(self.problem.initial(self.keyed), ctx)
+            state = yield from self.method.start(self.problem.initial(self.derived_seed), ctx)
             yield from self._close(ctx, state)
         while self.round_ < until and self.status == RUNNING:
             ctx = self._context(self.round_ + 1)
@@ -142,7 +141,7 @@ class Lane:
             yield from self._close(ctx, state)
 
     def stamp(self, ask: Ask[Any]) -> StampedAsk:
-        """The ask as it goes out: keyed by this lane's seed and round, under the conditions of the plan."""
+        """The ask as it is sent: keyed by this lane's seed and round, under the conditions of the plan."""
         context = self.account.context
         round_ = self.round_ + 1 if context is None else context.round_
         if ask is not self._measurement and getattr(ask, "part", None) in ("test", "central", "marked"):
@@ -150,28 +149,24 @@ class Lane:
         if not self.account.is_measuring:
             if self.problem.everybody is not None and _get_largest_client(ask) >= len(self.problem.roster):
                 raise PermissionError("a method may not ask clients that take no part")
-            left = apply_conditions(ask, self.plan, self.problem.roster, self.keyed, round_)
-            if self.timing is not None:
-                return self.timing.stamped(StampedAsk(self.timing.send(ask, left, round_), self.keyed, round_, self.key.draw, self.number))
-            ask = left
-        return StampedAsk(ask, self.keyed, round_, self.key.draw, self.number)
+            left = apply_conditions(ask, self.plan, self.problem.roster, self.derived_seed, round_)
+            ask = left if self.timing is None else self.timing.send(ask, left, round_)
+        stamped = StampedAsk(ask, self.derived_seed, round_, self.key.draw, self.number)
+        return stamped if self.timing is None or self.account.is_measuring else self.timing.stamp(stamped)
 
-    def answered(self, ask: Ask[Any], sent: StampedAsk, reply: Any, seconds: float) -> Any:
-        """What comes in for an ask: the engine's reply to what was sent, with what hostile clients make of theirs, and without what cannot
-        be right; in asynchronous rounds, what is there by now. It is charged to the round."""
-        if self.hostile is not None:
-            reply = self.hostile.answer(sent.ask, reply, sent.round_)
+    def accept_reply(self, ask: Ask[Any], sent: StampedAsk, reply: Any, seconds: float) -> Any:
+        """The reply that the method gets: the engine's, as changed by malicious clients, without implausible parts; in asynchronous
+        rounds, the replies that have arrived. It is charged to the round."""
+        if self.malicious is not None:
+            reply = self.malicious.answer(sent.ask, reply, sent.round_)
         if self.plan.buffer_size is None or self.account.is_measuring:
             accepted = accept(sent.ask, reply, self._limits, self.account.moves)
             self.account.charge(ask, accepted, seconds)
             return accepted
-        return self._buffered(sent.ask, reply, seconds)
-
-    def _buffered(self, sent: Any, reply: Any, seconds: float) -> Any:
-        """The answers that an asynchronous round goes on with: they are judged together, whenever they were begun."""
         assert self.timing is not None
         assert self.account.context is not None
-        got = self.timing.receive(sent, reply, self.account.context)
+        question: Any = sent.ask
+        got = self.timing.receive(question, reply, self.account.context)
         accepted = accept(got.question, got.answers, self._limits, self.account.moves)
         self.account.charge_async(got.asked, got.silent, got.question, accepted, seconds)
         return accepted
@@ -181,20 +176,20 @@ class Lane:
 
     @property
     def pending(self) -> PendingReplies | None:
-        """Where time is simulated: how late it is, and what is on its way."""
+        """The clock and the pending replies, where time is simulated."""
         return None if self.timing is None else self.timing.pending
 
-    def resume_from(self, end: LaneEnd, state: State | None, aloft: State | None = None) -> None:
-        """Stand where an earlier run left off."""
+    def resume_from(self, end: LaneEnd, state: State | None, pending: State | None = None) -> None:
+        """Continue from the progress of an earlier run."""
         self.round_, self.state = end.round_, state
-        if self.timing is not None and isinstance(aloft, PendingReplies):
-            self.timing.resume_from(aloft)
+        if self.timing is not None and isinstance(pending, PendingReplies):
+            self.timing.resume_from(pending)
         self.stop(end.status, end.reason)
 
     def context(self, round_: int, *, everybody: bool = False) -> Context:
-        """What the method may know in a round; where it serves those who took no part, of them, too."""
+        """What the method may know in a round; with `everybody`, also about the clients that take no part."""
         problem = self.problem.everybody if everybody and self.problem.everybody is not None else self.problem
-        known = problem.context(self.plan, self.keyed, round_)
+        known = problem.context(self.plan, self.derived_seed, round_)
         return replace(known, truth=problem.truth_at(round_)) if self.method.sees_truth else known
 
     def _context(self, round_: int) -> Context:
@@ -204,17 +199,16 @@ class Lane:
         return ctx
 
     def _close(self, ctx: Context, state: State) -> Generator[Ask[Any] | RoundDone, Any, None]:
-        """End a round: keep the state, measure it when due, and hand over the record.
+        """End a round: keep the state, evaluate it when due, and yield the record.
 
-        A lane none of whose clients trained to a finite model ends before it. That is judged over the round: one newcomer asked by
-        itself may run away without taking everybody along.
+        A lane ends before it if no client of the round trained to a finite model. One newcomer that diverges does not end a lane.
         """
         account = self.account
         if account.has_nonfinite and not account.trained:
             return self.stop(DIVERGED, f"in round {ctx.round_} no client sent a finite model")
         measured: dict[str, Any] = {}
-        if self.hostile is not None and ctx.round_ == 0:
-            ctx.note(MALICIOUS, self.hostile.clients)
+        if self.malicious is not None and ctx.round_ == 0:
+            ctx.note(MALICIOUS, self.malicious.clients)
         if self.plan.is_evaluated(ctx.round_):
             account.is_measuring = True
             missing, noted = len(account.absences), set(ctx.notes.named)
@@ -242,46 +236,48 @@ class Lane:
         )
 
     def _check_early_stopping(self, ctx: Context, measured: Mapping[str, Any]) -> None:
-        """End after this round where validation has not improved for long enough."""
+        """End the lane after this round if validation has not improved for long enough."""
         if self.plan.patience is None:
             return
-        self.patience.seen(ctx.round_, compute_validation_score(measured.get("validated"), self.problem.task))
+        self.patience.record_score(ctx.round_, compute_validation_score(measured.get("validated"), self.problem.task))
         if self.patience.over:
             ctx.note("stopped_early", self.patience.best_round)
             self.stop(STOPPED, self.patience.reason)
 
     def _measure(self, ctx: Context, state: State) -> Generator[Ask[Any], Any, dict[str, Any]]:
-        """What the record says of the state's models, by the name of its field."""
+        """The evaluations of a state, by the name of their field in the record."""
         measured: dict[str, Any] = {}
         serving = yield from self.method.serve(state, select_evaluated(self.problem.roster, self.plan.evaluate_clients), ctx)
         last = ctx.round_ == self.plan.rounds
-        judged = yield from self._asked(Evaluate(serving, answers=self.keeps_answers and last))
-        measured |= self._kept(judged)
+        judged = yield from self._ask_about_test_data(Evaluate(serving, answers=self.keeps_answers and last))
+        measured |= self._select_rows(judged)
         if self.problem.everybody is not None:
             measured["unseen"] = yield from self._measure_unseen(ctx.round_, state, answers=self.keeps_answers and last)
-        if self.hostile is not None:
-            yield from self._measure_attack(ctx, serving)
+        if self.malicious is not None and isinstance(self.malicious.attack, Backdoor):
+            marked = yield from self._ask_about_test_data(Evaluate(serving, "marked"))  # of honest clients
+            total = int(marked.sizes.sum())
+            ctx.note("backdoor_success", float(marked.hits.sum() / total) if total else None)
         if self.problem.validation:
             measured["validated"] = (yield from Evaluate(serving, "validation")).narrow()
         named = self.method.central(state) if self.problem.central else None
         if named is not None and not self.problem.task.counts_classes and isinstance(panel := named.serving.combiner, ByRow):
             named = panel.drop_class_combiners(named)
         if named is not None:
-            central = yield from self._asked(Evaluate(named.serving, "central"))
+            central = yield from self._ask_about_test_data(Evaluate(named.serving, "central"))
             measured["central"] = (named.names, central)
         return measured
 
-    def _kept(self, judged: Evaluated) -> dict[str, Any]:
-        """What is kept of those who were evaluated: all their rows, or those of a sample, and everybody in a few numbers."""
+    def _select_rows(self, judged: Evaluated) -> dict[str, Any]:
+        """The rows that are kept: all, or those of a sample of the clients with a summary over all."""
         wanted = self.plan.keep_clients
         if wanted is None or wanted >= len(judged):
             return {"evaluated": judged}
-        hostile = np.zeros(0, np.int64) if self.hostile is None else self.hostile.clients
-        everybody = summarize_population(judged, self.problem.task, left_out=hostile)
+        malicious = np.zeros(0, np.int64) if self.malicious is None else self.malicious.clients
+        everybody = summarize_population(judged, self.problem.task, left_out=malicious)
         return {"evaluated": judged.of(select_evaluated(self.problem.roster, wanted)), "everybody": everybody}
 
     def _groups(self, state: State) -> tuple[Ids | None, Ids | None]:
-        """Who is in which group: where rows are of a sample, its own groups; and whose they are, None for everybody's."""
+        """The groups of all clients, or of a sample, and the clients of the sample (None: all)."""
         groups = self.method.members(state)
         if groups is None or self.plan.sample_size is None:
             return groups, None
@@ -290,21 +286,13 @@ class Lane:
         return groups[judged], judged
 
     def _measure_unseen(self, round_: int, state: State, *, answers: bool) -> Generator[Ask[Any], Any, Any]:
-        """How those fare who took no part: served as newcomers are, of whom the state knows nothing."""
-        ctx = self.context(round_, everybody=True)  # with notes of its own: what is noted here is not the round's
+        """Evaluate the clients that take no part, which are served as newcomers."""
+        ctx = self.context(round_, everybody=True)  # with its own notes, which are not the round's
         serving = yield from self.method.serve(state, ctx.roster.clients[len(self.problem.roster) :], ctx)
-        return (yield from self._asked(Evaluate(serving, answers=answers)))
+        return (yield from self._ask_about_test_data(Evaluate(serving, answers=answers)))
 
-    def _measure_attack(self, ctx: Context, serving: Serving) -> Generator[Ask[Any], Any, None]:
-        """How many of honest clients' marked test samples are taken for a backdoor's target."""
-        assert self.hostile is not None
-        if isinstance(self.hostile.attack, Backdoor):
-            marked = yield from self._asked(Evaluate(serving, "marked"))
-            total = int(marked.sizes.sum())
-            ctx.note("backdoor_success", float(marked.hits.sum() / total) if total else None)
-
-    def _asked(self, ask: Evaluate) -> Generator[Ask[Any], Any, Any]:
-        """A question about test data: the study may ask it, a method may not."""
+    def _ask_about_test_data(self, ask: Evaluate) -> Generator[Ask[Any], Any, Any]:
+        """An ask about test data, which the study may send and a method may not."""
         self._measurement = ask
         reply = yield from ask
         self._measurement = None
@@ -312,13 +300,13 @@ class Lane:
 
 
 def _get_largest_client(ask: Ask[Any]) -> int:
-    """The largest number of a client that is asked, -1 where nobody is."""
+    """The largest number of a client that is asked; -1 where none is."""
     clients = () if getattr(ask, "part", None) == "central" else getattr(ask, "clients", ())
     return int(np.max(clients, initial=-1))
 
 
 def derive_seed(draw: int, seed: int) -> int:
-    """The seed of a draw that has seeds of its own; those of the first are as they are written, so that a study can grow by draws."""
+    """The seed of a draw with its own seeds; those of the first draw are unchanged, so that a study can grow by draws."""
     return seed if draw == 0 else key_of(seed, "draw", draw) >> 1  # seeds lie below 2^63
 
 
@@ -329,8 +317,8 @@ def make_lanes(
     plan: Plan,
     **options: bool,
 ) -> list[Lane]:
-    """Every method with every seed on every draw: all draws with the first seed, then with the next, so that a study that is cut short
-    holds complete pairs, and rather few seeds of all draws than all seeds of a few. `options` are those of a lane."""
+    """Every method with every seed on every draw: all draws with the first seed, then with the next, so that a study that ends early
+    has complete pairs, and rather few seeds of all draws than all seeds of a few. `options` are those of a lane."""
     by_draw = {0: problems} if isinstance(problems, Problem) else problems
     triples = [(draw, label, method, seed) for seed in seeds for draw in by_draw for label, method in methods]
     return [

@@ -1,7 +1,7 @@
 """Open a study's folder: create it, or resume the one that is there with the same settings and data."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +27,17 @@ LOSS = "loss"  # in environment.json
 
 @dataclass(frozen=True)
 class OpenedStudy:
-    """A study's folder, held for this process."""
+    """A study's folder, locked for this process."""
 
     writer: Writer
-    execution: Execution  # as the study was begun
-    lanes: Mapping[LaneKey, RestoredLane]  # where those stand that have begun
-    told: tuple[str, ...] = ()  # what the user should know of, in sentences
+    execution: Execution  # as the study was started
+    lanes: Mapping[LaneKey, RestoredLane]  # those that have started
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class StudyOpener:
-    """What is run, and where it is written down."""
+    """A study and the folder it is written to."""
 
     out: Path
     settings: Settings
@@ -45,10 +45,10 @@ class StudyOpener:
     worlds: Mapping[int, World]  # none in a real federation: the server has no data
 
     def open(self, execution: Execution, resume: bool) -> OpenedStudy:
-        """Begin the folder, or go on with the one that is there, how it was carried out included."""
-        execution_now = execution.settled()  # a resumed study stays on its device, in waves of the same size
+        """Create the folder, or resume the study in it with its stored execution settings."""
+        resolved = execution.resolve()
         data = {str(draw): hash_contents(world.federation) for draw, world in self.worlds.items()}
-        extras = {"execution": asdict(execution_now), "environment": describe_environment() | {LOSS: self._loss()}, "data": data}
+        extras = {"execution": asdict(resolved), "environment": describe_environment() | {LOSS: self._loss()}, "data": data}
         if resume and is_study(self.out):
             hold = FolderLock(self.out)
             try:
@@ -57,14 +57,14 @@ class StudyOpener:
                 hold.close()
                 raise
         if resume and not is_free(self.out, "settings.json"):
-            raise UserError(f"{self.out} holds no study to resume: name the folder that --out made, or leave --resume away.")
-        return OpenedStudy(Writer.create(self.out, self.settings, extras, self.rosters), execution_now, {})
+            raise UserError(f"{self.out} holds no study to resume: name the folder that --out made, or omit --resume.")
+        return OpenedStudy(Writer.create(self.out, self.settings, extras, self.rosters), resolved, {})
 
     def _resume(self, hold: FolderLock, execution: Execution, extras: Mapping[str, Any]) -> OpenedStudy:
         out = self.out
         finish_growing(out)
         texts = {"settings": self.settings.as_json(), **extras}
-        told = repair_study(out, {f"{name}.json": format_json(tree) for name, tree in texts.items()})
+        notices = repair_study(out, {f"{name}.json": format_json(tree) for name, tree in texts.items()})
         stored = Settings.from_json(read_json(out / "settings.json"))
         if other := find_obstacles(stored, self.settings):
             raise UserError(
@@ -73,29 +73,21 @@ class StudyOpener:
             )
         self._check_data(extras["data"])
         self._check_loss(read_json_object(out / "environment.json").get(LOSS))
-        found, lost = restore(out)
-        told += lost + repair_routes(out)
+        lanes, lost = restore(out)
+        notices += lost + repair_routes(out)
         if now := find_changes(read_json_object(out / "environment.json"), extras["environment"]):
-            told.append(f"The study goes on under {', '.join(now)}: losses may differ in their last bits from those of a run in one piece.")
-        grows = stored.differences(self.settings)
-        if grows:
+            notices.append(f"The study continues under {', '.join(now)}: losses may differ in their last bits from those of one run.")
+        if grows := stored.differences(self.settings):
             grow(out, self.settings, extras["data"], self.rosters)
         writer = Writer(out, hold)
-        if grows:
-            writer.log(f"the study grows in {', '.join(grows)}")
-        told += writer.rosters(self.rosters)  # clients may have come since
-        for sentence in told:
+        notices += writer.rosters(self.rosters)  # clients may have joined
+        for sentence in [*([f"the study grows in {', '.join(grows)}"] if grows else []), *notices]:
             writer.log(sentence)
-        begun = Execution.read(out / "execution.json")
-        begun = replace(
-            begun, workers=execution.workers, ray=execution.ray, gpus_per_wave=execution.gpus_per_wave
-        )  # those that are there now
-        memory = execution.memory or begun.memory  # what is said now: where a GPU was too small, a study goes on in smaller waves
-        kept = replace(begun, threads=execution.threads, microbatch=execution.microbatch or begun.microbatch, memory=memory).settled()
-        return OpenedStudy(writer, kept, found, tuple(told))
+        kept = Execution.read(out / "execution.json").override(execution).resolve()
+        return OpenedStudy(writer, kept, lanes, tuple(notices))
 
     def _loss(self) -> str:
-        """What clients minimise, by name: a loss of one's own is given in Python and stands in no settings."""
+        """The name of the loss: a user's own loss is given in Python and is in no settings."""
         losses = {world.loss for world in self.worlds.values()} or {cross_entropy}
         return ", ".join(sorted(getattr(loss, "__name__", type(loss).__name__) for loss in losses))
 
@@ -103,7 +95,7 @@ class StudyOpener:
         """Refuse another loss than the study began with."""
         if before != self._loss():
             raise UserError(
-                f"{self.out} was begun with the loss {before!r}, not {self._loss()!r}: go on in Python with the same, as in "
+                f"{self.out} was started with the loss {before!r}, not {self._loss()!r}: resume in Python with the same, as in "
                 "study(..., loss=..., resume=True)."
             )
 
@@ -117,7 +109,7 @@ class StudyOpener:
         if other:
             what = f"{', '.join(dict.fromkeys(other))} of {self.settings.data!r} differ"
             raise UserError(
-                f"The data of {self.out} are not those it was begun with ({what}): go on with those, or begin anew in another --out."
+                f"The data of {self.out} are not those it was started with ({what}): resume with those, or start over in another --out."
             )
 
     def _has_known_clients(self, draw: int, roster: pa.Table) -> bool:

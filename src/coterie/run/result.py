@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from coterie.analysis.class_scores import make_round_table
 from coterie.analysis.comparison import Comparison
 from coterie.analysis.costs import describe_times
 from coterie.analysis.findings import Divergence, summarize_divergence
-from coterie.analysis.metrics import TABLED, Measure
+from coterie.analysis.metrics import TABLED, Metric
 from coterie.analysis.record_reader import read_records
 from coterie.analysis.records import Records
 from coterie.analysis.scores import DECILE_TITLES, Scope, compute_deciles, compute_scores, find_scope
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompletedRun:
-    """A study as it was carried out in this process, with the lanes where they ended."""
+    """A study that was run in this process, with its lanes at their end."""
 
     study: Any  # a `Study`, which makes results
     lanes: Sequence[Lane]
@@ -45,7 +44,7 @@ class Result:
     evidence: Evidence
     seconds: float = 0.0  # without loading and compiling
     setup_seconds: float = 0.0
-    run: CompletedRun | None = field(default=None, repr=False, compare=False)  # none of a result that was read from a folder
+    run: CompletedRun | None = field(default=None, repr=False, compare=False)  # None for a result that was read from a folder
 
     def __repr__(self) -> str:
         return f"{self._line}\n{self._short_table()}"
@@ -66,42 +65,14 @@ class Result:
         table = self.table()
         return table[[name for name in ("final", "±", "last10", "worst", "ari", "seeds") if name in table]].round(4)
 
-    def model(self, client: str, method: str | None = None, *, seed: int | None = None, draw: int | None = None) -> Any:
-        """The bundle of a client: the model that the method serves it at the end, with `predict`, `predict_proba` and `classes_`.
-
-        Without `method`, of several the one that the comparison recommends is taken; the seed is the study's first unless given.
-        """
-        # Bundles know studies and not the other way round, so what makes them is looked up when it is asked for.
-        export = import_module("coterie.deploy.bundle.export")
-        return export.served_result(self, method, seed, draw).bundle([client])
-
-    def place(
-        self,
-        rows: "pd.DataFrame",
-        *,
-        client: str = "newcomer",
-        label: str | None = None,
-        method: str | None = None,
-        test: float = 0.3,
-        seed: int | None = None,
-        draw: int | None = None,
-    ) -> Any:
-        """Where a client that the study never knew belongs, by its own rows with their labels: its model, how well that does on a share
-        `test` of the rows that is kept aside, and how sure the place is. `label` is the study's own column unless given."""
-        return import_module("coterie.deploy.bundle.placement").place_in_result(self, rows, client, label, method, test, seed, draw)
-
-    def plot(self) -> Any:
-        """The score round by round as an Altair chart, which a notebook shows; `save("name.html")` writes it."""
-        return import_module("coterie.report.charts.accuracy").curves_of(self.evidence)  # reports know studies, not the other way round
-
     @property
     def groups(self) -> "pd.DataFrame":
-        """A row for each client, round and lane of methods that keep groups, with the client's name (`id`) and its group (-1: none yet)."""
+        """A row for each client, round and lane of methods with groups: the client's name (`id`) and its group (-1: none yet)."""
         return self._named(self.evidence.frame("groups"))
 
     @cached_property
     def problems(self) -> dict[LaneKey, LaneEnd]:
-        """The lanes that did not reach the end, where they ended and why."""
+        """The lanes that did not reach the end, and why."""
         return {key: end for key, end in self.evidence.ends().items() if end.failed}
 
     @cached_property
@@ -132,7 +103,7 @@ class Result:
         return insert_column(frame, list(frame.columns).index("client") + 1, "id", self._of_clients(frame, lambda draw: draw.ids))
 
     def _of_clients(self, frame: "pd.DataFrame", values: Callable[[Evidence], Sequence[Any] | Array]) -> "pd.Series[Any]":
-        """For each row of a frame what its client has in its draw; `values` gives all clients' of a draw."""
+        """For each row of a frame, the value of its client; `values` gives those of all clients of a draw."""
         import pandas as pd
 
         known = [values(self.evidence.select_draw(draw)) for draw in self.evidence.settings.draws]
@@ -143,7 +114,7 @@ class Result:
 
     @property
     def last(self) -> int:
-        """The last round that is compared: of a study that is not complete, the last that all have reached."""
+        """The last round that is compared: in an incomplete study, the last that all lanes have reached."""
         return min(scope.last for _, scope in self._draws)
 
     @cached_property
@@ -185,16 +156,16 @@ class Result:
         return pd.DataFrame.from_dict(known, orient="index", columns=list(DECILE_TITLES)) if known else None
 
     @property
-    def measure(self) -> Measure:
+    def metric(self) -> Metric:
         """What the scores are of: the task's own metric."""
-        return self._draws[0][0].measure
+        return self._draws[0][0].metric
 
     @property
-    def told(self) -> list[str]:
-        """What a reader of the scores must know beside them."""
-        found = (told for records, _ in self._draws for told in (describe_malicious(records), describe_sampling(records)))
-        ruined = [f"{label}: {own}." for label, own in self.diverged.items()]
-        return [told for told in found if told is not None] + ruined + describe_times([records for records, _ in self._draws])
+    def remarks(self) -> list[str]:
+        """Remarks on the scores, in sentences."""
+        found = (remark for records, _ in self._draws for remark in (describe_malicious(records), describe_sampling(records)))
+        diverged = [f"{label}: {own}." for label, own in self.diverged.items()]
+        return [remark for remark in found if remark is not None] + diverged + describe_times([records for records, _ in self._draws])
 
     @cached_property
     def diverged(self) -> dict[str, Divergence]:
@@ -227,7 +198,7 @@ class Result:
         return [(records, find_scope(records)) for records in found]
 
     def _per_round(self, costs: tuple[str, ...]) -> "pd.Series[float]":
-        """The mean over rounds and lanes of what a round costs each method."""
+        """The mean cost of a round of each method, over rounds and lanes."""
         import pandas as pd
 
         tables = [np.sum([records.costs[name] for name in costs], axis=0)[:, :, 1:] for records, _ in self._draws]  # (M, S, T) each
@@ -243,8 +214,10 @@ MAX_REASONS = 5  # reasons named in the message
 
 
 class NothingFinishedError(RuntimeError):
-    """No lane of a study reached the end. `result` is what there is all the same: the rounds before, and every reason; of a comparison,
-    that of its first federation, and `comparison` is the whole."""
+    """No lane of a study reached the end.
+
+    `result` has the rounds before and every reason. For a comparison it is that of the first federation, and `comparison` is the whole.
+    """
 
     def __init__(self, result: Result, comparison: Comparison | None = None) -> None:
         self.result, self.comparison = result, comparison
@@ -254,14 +227,14 @@ class NothingFinishedError(RuntimeError):
 
 
 def check_finished(result: Result) -> Result:
-    """The result, if at least one lane is as it should be."""
+    """The result, if at least one lane reached the end."""
     if has_no_finished_run(result):
         raise NothingFinishedError(result)
     return result
 
 
 def check_comparison_finished(comparison: Comparison) -> Comparison:
-    """The comparison, if at least one lane of any federation is as it should be."""
+    """The comparison, if at least one lane of any federation reached the end."""
     results = list_results(comparison)
     if results and all(map(has_no_finished_run, results)):
         raise NothingFinishedError(results[0], comparison)
@@ -274,13 +247,13 @@ def list_results(comparison: Comparison) -> list[Result]:
 
 
 def has_no_finished_run(result: Result) -> bool:
-    """Whether every lane ended early. A study that ran out of time has lanes that can go on."""
+    """Whether every lane failed. A study that ran out of time has lanes that can be resumed."""
     ends = result.evidence.ends()
     return bool(ends) and len(result.problems) == len(ends)
 
 
 def describe_failures(result: Result) -> str:
-    """What is told of such a study: how many lanes, and why they ended, each reason once."""
+    """The message about such a study: the number of lanes, and each reason once."""
     reasons = list(dict.fromkeys(f"{key.method}, {end}" for key, end in result.problems.items()))
     more = f"; and {len(reasons) - MAX_REASONS} more" if len(reasons) > MAX_REASONS else ""
     return f"None of {len(result.problems)} runs reached the end: {'; '.join(reasons[:MAX_REASONS])}{more}."

@@ -28,7 +28,7 @@ from coterie.run.study import Study
 
 @dataclass(frozen=True)
 class Extension:
-    """What there should be in the end, where that is more than there is."""
+    """The final seeds, rounds and draws, where these are more than before."""
 
     seeds: tuple[int, ...] | None = None
     rounds: int | None = None
@@ -54,10 +54,10 @@ def resume_study(
     trust: bool = False,
     callbacks: Iterable[Callback] = (),
 ) -> Result:
-    """Run a study to its end. Code that its folder names needs `trust`."""
+    """Resume a study and run it to its end. Code that its folder names needs `trust`."""
     more = more or Extension()
     if more.draws is not None:
-        raise UserError(f"Draws are for comparisons, and {folder} is a study: leave them away.")
+        raise UserError(f"Draws are for comparisons, and {folder} is a study: omit them.")
     with FolderLock(folder):
         finish_growing(folder)
     stored = Settings.from_json(read_json(folder / "settings.json"))
@@ -66,7 +66,7 @@ def resume_study(
     check_trust(settings.methods, str(folder), trust, "method")
     check_trust([settings.plan.selection], str(folder), trust, "sampler")
     if (folder / "data.json").is_file() and not read_json_object(folder / "data.json"):
-        raise UserError(f"{folder} is of a real federation, whose data are with its sites: go on with 'coterie launch --resume'.")
+        raise UserError(f"{folder} is of a real federation, whose data are with its sites: resume it with 'coterie launch --resume'.")
     try:
         study = Study.prepare(settings, data_dir=data_dir, methods=[build(spec, trust=trust) for spec in settings.methods])
     except UserError as error:
@@ -88,14 +88,14 @@ def resume_comparison(
     trust: bool = False,
     callbacks: Iterable[Callback] = (),
 ) -> Comparison:
-    """Run a comparison to its end, or for so many minutes; studies that are not begun yet are carried out as those that are."""
+    """Resume a comparison and run it to its end, or for so many minutes; new studies run with the settings of the first."""
     request = ComparisonRequest.from_json(read_json_object(folder / REQUEST), folder / REQUEST)
     check_trust([request.model], str(folder), trust)
     check_trust(request.methods, str(folder), trust, "method")
     check_trust([] if request.metric is None else [request.metric], str(folder), trust, "metric")
     check_trust([request.plan.selection], str(folder), trust, "sampler")
-    begun = [path for name in request.folders for path in (folder / name, folder / "tuning" / name) if is_study(path)]
-    execution = Execution.read(begun[0] / "execution.json") if begun else Execution()
+    started = [path for name in request.folders for path in (folder / name, folder / "tuning" / name) if is_study(path)]
+    execution = Execution.read(started[0] / "execution.json") if started else Execution()
     try:
         entries = [(spec, build(spec, trust=trust)) for spec in request.methods]
         sources = [make_draws(spec, data_dir) for spec in request.data]
@@ -106,18 +106,16 @@ def resume_comparison(
     more = more or Extension()
     designs = tuple(more.design(*one) for one in zip(request.data, sources, request.designs, strict=True))
     request = replace(request, designs=designs, plan=more.plan(request.plan))
-    carried = replace(_override_execution(execution, threads, microbatch, workers, ray), seeds_per_wave=None)
-    return run_request(request, entries, sources, folder, True, budget, carried, tuple(callbacks))
+    execution = replace(_override_execution(execution, threads, microbatch, workers, ray), seeds_per_wave=None)
+    return run_request(request, entries, sources, folder, True, budget, execution, tuple(callbacks))
 
 
 def _override_execution(
     execution: Execution, threads: int | None, microbatch: int | None, workers: int | None, ray: str | None
 ) -> Execution:
-    """As it was carried out, but for threads, for batches in smaller pieces where that is said, and for who does it now."""
     gpus = execution.gpus_per_wave if ray is not None else 0
-    pieces = microbatch or execution.microbatch
-    return replace(execution, threads=threads, microbatch=pieces, workers=workers, ray=ray, gpus_per_wave=gpus)
+    return execution.override(Execution(threads=threads, microbatch=microbatch, workers=workers, ray=ray, gpus_per_wave=gpus))
 
 
 def _make_resume_error(folder: Path, error: UserError) -> UserError:
-    return UserError(f"{folder} does not say all that is needed to go on; the command that made it does. {error}")
+    return UserError(f"{folder} does not have all that is needed to resume; the command that made it has. {error}")

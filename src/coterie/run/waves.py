@@ -13,27 +13,26 @@ from coterie._util.formatting import format_bytes
 from coterie.engines.device import get_host_memory
 from coterie.run.lanes import Lane
 
+GIB = 1 << 30
 FLOAT_BYTES = 4  # bytes
-
-
 COHORT_COPIES = 3  # of a cohort's models: sent back, and those made while they are accepted and mixed
-
-
 LANE_MODELS = 8  # models of a lane itself
-
-
 STATE_COPIES = 3  # of what is kept: the state before a round, the one after, and the bytes of a checkpoint
+WAVES_PER_WORKER = 2  # where there is enough to do: a worker that finishes early takes one more
 
 
 def estimate_memory(lane: Lane, rounds: int | None = None) -> int:
-    """Bytes that a lane works with: models sent and sent back, copies made while they are mixed, and what is kept for each client that
-    has taken part; at its end, or after so many rounds."""
-    models = max(COHORT_COPIES * _count_trained(lane), _count_placed(lane)) + _count_pending(lane) + LANE_MODELS
+    """Bytes that a lane needs at its end, or after so many rounds: models sent and received, copies made while they are mixed, and what
+    is kept for each client that has taken part."""
+    plan, pending = lane.plan, 0
+    if plan.buffer_size is not None:  # replies, and the models that they started from
+        pending = 2 * (plan.concurrency or plan.cohort or len(lane.problem.roster))
+    models = max(COHORT_COPIES * _count_trained(lane), _count_placed(lane)) + pending + LANE_MODELS
     return FLOAT_BYTES * lane.problem.layout.size * models + STATE_COPIES * estimate_state_bytes(lane, rounds) + _count_served_bytes(lane)
 
 
 def estimate_minimum(lane: Lane) -> int:
-    """Bytes that it cannot do without: the largest reply, and what it keeps."""
+    """Bytes that a lane needs at least: the largest reply, and what it keeps."""
     return (
         FLOAT_BYTES * lane.problem.layout.size * max(_count_trained(lane), _count_placed(lane))
         + estimate_state_bytes(lane)
@@ -42,35 +41,35 @@ def estimate_minimum(lane: Lane) -> int:
 
 
 def estimate_state_bytes(lane: Lane, rounds: int | None = None) -> int:
-    """Bytes of models that its state holds, at its end or after so many rounds, for clients that took part: what a checkpoint takes."""
+    """Bytes of models in a lane's state, at its end or after so many rounds: the size of a checkpoint."""
     clients, rounds = len(lane.problem.roster), lane.plan.rounds if rounds is None else rounds
     asked = clients if lane.method.memory_needs.everybody else min(clients, (lane.plan.cohort or clients) * rounds)
     return int(FLOAT_BYTES * lane.problem.layout.size * asked * lane.method.memory_needs.kept)
 
 
 def check_memory(lanes: Sequence[Lane], room: int | None = None) -> None:
-    """Refuse lanes of which not even one seed fits into the memory that is there (`room`; what the machine has, unless given)."""
+    """Refuse lanes of which not even one seed fits into memory (`room`; default: the free memory of the machine)."""
     free = get_host_memory() if room is None else room
     for pair in dict.fromkeys((lane.key.draw, lane.seed) for lane in lanes):
         wave = [lane for lane in lanes if (lane.key.draw, lane.seed) == pair]
         if (needed := sum(map(estimate_minimum, wave))) > free:
             most = max(wave, key=estimate_minimum)
             raise UserError(
-                f"One seed of this study holds {format_bytes(needed)} of clients' models at the least, {format_bytes(estimate_minimum(most))} of them for "
-                f"{most.label}, and {format_bytes(free)} of memory are free: leave such methods away, take fewer clients or a smaller model, or "
-                "look at fewer clients with --evaluate-clients."
+                f"One seed of this study holds {format_bytes(needed)} of clients' models at the least, "
+                f"{format_bytes(estimate_minimum(most))} of them for {most.label}, and {format_bytes(free)} of memory are free: omit such "
+                "methods, take fewer clients or a smaller model, or evaluate fewer clients with --evaluate-clients."
             )
 
 
 def describe_spill(waves: Sequence[Sequence[Lane]], most: int) -> str | None:
-    """A sentence where a wave's replies are more bytes than stay on the GPU: they are then on the host, and made into models there."""
+    """A notice where a wave's replies need more bytes than stay on the GPU: they are then kept and mixed on the host."""
     wave = max(waves, key=_count_reply_bytes, default=())
     if (size := _count_reply_bytes(wave)) <= most:
         return None
-    who = f"clients of {wave[0].label} send" if len(wave) == 1 else f"clients of {len(wave)} lanes send"
+    lanes = f"clients of {wave[0].label} send" if len(wave) == 1 else f"clients of {len(wave)} lanes send"
     return (
-        f"What {who} back at once ({format_bytes(size)}) is more than the {format_bytes(most)} that stay on the GPU: it is kept on the host, and rounds "
-        "wait for that; less --memory, fewer clients at a time (--cohort, --evaluate-clients) or a smaller model would not."
+        f"What {lanes} back at once ({format_bytes(size)}) is more than the {format_bytes(most)} that stay on the GPU: it is kept on the "
+        "host, which slows rounds down; less --memory, fewer clients at a time (--cohort, --evaluate-clients) or a smaller model avoid it."
     )
 
 
@@ -79,28 +78,23 @@ def _count_reply_bytes(wave: Sequence[Lane]) -> int:
 
 
 def _count_trained(lane: Lane) -> int:
-    """Clients whose models come back at once, at most, to be mixed."""
-    clients, holdings = len(lane.problem.roster), lane.method.memory_needs
-    return clients if holdings.everybody else min(max(lane.plan.cohort or clients, holdings.gathered), clients)
+    """The most clients whose models are received at once, to be mixed."""
+    clients, memory_needs = len(lane.problem.roster), lane.method.memory_needs
+    return clients if memory_needs.everybody else min(max(lane.plan.cohort or clients, memory_needs.gathered), clients)
 
 
 def _count_placed(lane: Lane) -> int:
-    """Newcomers whose models come back at once, at most, to be compared."""
-    holdings, clients, everybody = lane.method.memory_needs, len(lane.problem.roster), lane.problem.everybody
-    if not holdings.placing:
+    """The most newcomers whose models are received at once, to be compared."""
+    memory_needs, clients, everybody = lane.method.memory_needs, len(lane.problem.roster), lane.problem.everybody
+    if not memory_needs.placing:
         return 0
     unseen = 0 if everybody is None else len(everybody.roster) - clients
-    come = max(0 if holdings.everybody else min(lane.plan.evaluate_clients or clients, clients), unseen)
-    return min(come, holdings.count_newcomers_at_once(lane.problem.layout.size, lane.plan.cohort or clients))
-
-
-def _count_pending(lane: Lane) -> int:
-    """Answers that are still to come in asynchronous rounds, and the models that they began from."""
-    return 0 if lane.plan.buffer_size is None else 2 * (lane.plan.concurrency or lane.plan.cohort or len(lane.problem.roster))
+    come = max(0 if memory_needs.everybody else min(lane.plan.evaluate_clients or clients, clients), unseen)
+    return min(come, memory_needs.count_newcomers_at_once(lane.problem.layout.size, lane.plan.cohort or clients))
 
 
 def _count_served_bytes(lane: Lane) -> int:
-    """Bytes of models that are made for evaluated clients alone."""
+    """Bytes of models that are made for evaluated clients only."""
     clients = min(lane.plan.evaluate_clients or len(lane.problem.roster), len(lane.problem.roster))
     return int(FLOAT_BYTES * lane.problem.layout.size * clients * lane.method.memory_needs.served)
 
@@ -108,8 +102,7 @@ def _count_served_bytes(lane: Lane) -> int:
 def split_into_waves(lanes: Sequence[Lane], memory: int, seeds: int | None = None, *, whole_seeds: bool = True) -> Iterator[list[Lane]]:
     """Lanes in waves of whole seeds, at most `seeds` of them, whose working memory (in bytes) fits; at least one seed a wave.
 
-    Without `whole_seeds`, where what is held must fit a device, a seed that does not is cut into runs of lanes that do, at least one lane
-    each: a wave of its own each run.
+    Without `whole_seeds`, where memory is that of a device, a seed that does not fit is split into several waves of at least one lane.
     """
     wave: list[Lane] = []
     used = held = 0
@@ -133,7 +126,7 @@ def split_into_waves(lanes: Sequence[Lane], memory: int, seeds: int | None = Non
 
 
 def _split_seed(group: Sequence[Lane], memory: int) -> Iterator[list[Lane]]:
-    """The lanes of a seed in their order, as many together as fit; in parts about as large as each other, not in full ones and a rest."""
+    """The lanes of a seed in their order, in parts of similar size that fit."""
     size = sum(map(estimate_memory, group))
     share = size / ceil(size / max(memory, 1))
     run: list[Lane] = []
@@ -146,13 +139,10 @@ def _split_seed(group: Sequence[Lane], memory: int) -> Iterator[list[Lane]]:
     yield run
 
 
-WAVES_PER_WORKER = 2  # for each place where there is enough to do: whoever ends first takes one more
-
-
 def split_for_workers(lanes: Sequence[Lane], memory: int, seeds: int | None, places: int, *, whole_seeds: bool) -> list[list[Lane]]:
-    """Waves for so many places, of whole seeds where there are enough of them, else of some methods of a seed.
+    """Waves for so many workers, of whole seeds where there are enough of them, else of some methods of a seed.
 
-    `memory` is in bytes and of one place. A study that must end on time keeps to `whole_seeds`, so that it ends with complete pairs.
+    `memory` is in bytes, of one worker. A study with a time limit keeps `whole_seeds`, so that it ends with complete pairs.
     """
     pairs = len({(lane.key.draw, lane.seed) for lane in lanes})
     whole = list(split_into_waves(lanes, memory, seeds or max(1, ceil(pairs / (WAVES_PER_WORKER * places)))))
@@ -163,7 +153,7 @@ def split_for_workers(lanes: Sequence[Lane], memory: int, seeds: int | None, pla
 
 
 def _count_parts(sizes: Sequence[int], places: int) -> list[int]:
-    """Into how many parts each wave is cut, so that every place has one while lanes last and the largest part is as small as can be."""
+    """The number of parts of each wave, so that every worker has one and the largest part is as small as possible."""
     parts = [1] * len(sizes)
     for _ in range(min(places, sum(sizes)) - len(sizes)):
         largest = max(range(len(sizes)), key=lambda i: sizes[i] / parts[i])
@@ -172,18 +162,18 @@ def _count_parts(sizes: Sequence[int], places: int) -> list[int]:
 
 
 class TimeLimit(Protocol):
-    """What may end a study early: a budget of time, or something that has happened."""
+    """What may end a study early."""
 
     @property
     def over(self) -> bool:
-        """Whether to end after the segment that has just been written."""
+        """Whether to end after the segment just written."""
 
     def begin_wave(self) -> bool:
         """Whether another wave may begin."""
 
 
 class TimeBudget:
-    """So many seconds from now. It learns from the waves it has seen how long the next will take."""
+    """So many seconds from now; the time of the next wave is estimated by the longest so far."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = monotonic) -> None:
         if not seconds > 0:
@@ -202,7 +192,7 @@ class TimeBudget:
         return self.left <= 0
 
     def begin_wave(self) -> bool:
-        """Whether another wave may begin: one that takes as long as the longest before it would still fit."""
+        """Whether another wave as long as the longest so far would fit."""
         now = self.clock()
         if self._began is not None:
             self.longest = max(self.longest, now - self._began)
@@ -210,5 +200,5 @@ class TimeBudget:
         return now + self.longest < self.end
 
     def share(self, parts: int) -> "TimeBudget":
-        """An equal share of what is left for the next of so many parts; what it leaves over goes to the others."""
+        """An equal share of the time left for the next of so many parts; what it does not use goes to the others."""
         return TimeBudget(max(self.left / parts, 1e-9), self.clock)

@@ -1,4 +1,4 @@
-"""Statistics of paired studies; SciPy does the maths, this says which test, on what, and what the odd cases mean."""
+"""Statistics of paired studies: which SciPy test, on what, and what special cases mean."""
 
 from coterie.statistics.clients import Hits, WorseOff, compute_test_interval, find_worse_off
 from coterie.statistics.intervals import Interval, compute_draw_interval, compute_seed_interval

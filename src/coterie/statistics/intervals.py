@@ -1,16 +1,10 @@
-"""Intervals of a mean difference over seeds and over draws, in one shape: a mean, its standard error and degrees of freedom.
+"""Intervals of a mean difference over seeds and over draws: a mean, its standard error and degrees of freedom (docs/statistics.md).
 
-Over draws: what another draw of the data, with other seeds, would show. Every draw counts alike, however many of its seeds are there.
-The variance of the mean of the draws' means is a B-th of their own variance. In a table without gaps and with seeds of its own in every
-draw this is Student's t on the draws' means, B - 1 degrees of freedom, and exact for normal differences; with gaps Satterthwaite's
-degrees are those of means with unequal variances. Seeds that all draws share do not show in the variance of the draws' means: a lucky
-initial model is lucky in every draw. Their variance is estimated between seeds and added, with Satterthwaite's degrees of the sum,
-never fewer than the lesser number of draws or seeds allows. Without this, ten draws of three seeds cover 74 % where seeds matter as
-much as draws (docs/statistics.md).
+Over draws, with other seeds: every draw counts alike; Student's t on the draws' means, with Satterthwaite's degrees where there are gaps.
+Seeds that all draws share do not show in the variance of the draws' means, since a lucky initial model is lucky in every draw: their
+variance is estimated between seeds and added. Without this, ten draws of three seeds cover 74 % where seeds matter as much as draws.
 
-Over seeds: what other seeds would show on these very draws. With one draw this is Student's t over its seeds. With seeds that draws
-share, a seed's mean over the draws is one value: Student's t over seeds, S - 1 degrees, every draw counting alike. With seeds of its
-own in every draw each draw has its own variance, and Welch's degrees are those of their sum.
+Over seeds, on these very draws: Student's t over seeds that draws share, Welch's degrees where every draw has seeds of its own.
 """
 
 from dataclasses import dataclass
@@ -27,7 +21,7 @@ from coterie.statistics.variance_components import NOTHING, VarianceFit, drop_mi
 class Interval:
     """A mean, its standard error, and the degrees of freedom of Student's t that the error is worth.
 
-    Where no value differs from another there is no error to speak of. The interval is then the mean itself, and p-values are those of a
+    Where no value differs from another the error is 0. The interval is then the mean itself, and p-values are those of a
     sign test of `degrees` + 1 equal values, as Wilcoxon's least: three equal differences are not proof.
     """
 
@@ -35,7 +29,7 @@ class Interval:
     error: float
     degrees: float
     over: str  # what was counted: "10 draws x 3 seeds", "149 test samples of 4 clients"
-    caveat: str = ""  # what it leaves out although its name might promise it
+    caveat: str = ""  # what it does not cover although its name might promise it
     bound: bool = False  # it is at least as wide as it should be: nothing is decided by it
 
     @property
@@ -56,11 +50,11 @@ class Interval:
         return self.mean - half, self.mean + half
 
     def p_above(self, bound: float = 0.0) -> float:
-        """One-sided p of "at most the bound": small where the truth is shown to lie above it."""
+        """One-sided p of "at most the bound": small where the truth is significantly above it."""
         return self._p(self.mean - bound)
 
     def p_below(self, bound: float = 0.0) -> float:
-        """One-sided p of "at least the bound": small where the truth is shown to lie below it."""
+        """One-sided p of "at least the bound": small where the truth is significantly below it."""
         return self._p(bound - self.mean)
 
     def _p(self, beyond: float) -> float:
@@ -77,19 +71,19 @@ def compute_student_interval(values: Doubles, over: str, caveat: str = "") -> In
 
 
 def compute_draw_interval(differences: Doubles, *, shared: bool = True) -> Interval | str:
-    """The interval from differences (draws, seeds), nan for a pair that is missing; a sentence where it cannot be had.
+    """The interval from differences (draws, seeds), nan for a pair that is missing; a sentence where there is none.
 
     `shared`: the columns are the same seeds in every draw. If not, each draw has seeds of its own, in any order.
     """
     table = drop_missing(differences)
     draws, seeds = table.shape
     if draws < 2:
-        return "one draw: this says nothing about other splits of the data" if draws else "no pair of runs reached the end"
+        return "one draw: no estimate for other splits of the data" if draws else "no pair of runs reached the end"
     fit = fit_variances(table, shared)
     variance, degrees = fit.between / draws, _compute_draw_degrees(fit)
     caveat = ""
     if shared and not fit.seed_degrees:
-        caveat = "one seed for all draws: this says nothing about other seeds" if seeds == 1 else "too many gaps to tell seeds from chance"
+        caveat = "one seed for all draws: no estimate for other seeds" if seeds == 1 else "too many gaps to separate seeds from chance"
     if fit.seed_degrees:
         variance, degrees = _add_seed_variance(fit, variance, degrees, min(draws, seeds) - 1)
     return Interval(float(fit.means.mean()), variance**0.5, degrees, f"{draws} draws x {_format_seeds(fit)}", caveat)
@@ -126,11 +120,11 @@ def _format_seeds(fit: VarianceFit) -> str:
     return f"{fewest} to {most} seeds" if fewest < most else f"{most} seed{'s' if most > 1 else ''}"
 
 
-ONE_SEED = "one seed: this says nothing about other seeds"
+ONE_SEED = "one seed: no estimate for other seeds"
 
 
 def compute_seed_interval(differences: Doubles, *, shared: bool = True) -> Interval | str:
-    """The interval from differences (draws, seeds), nan for a pair that is missing; a sentence where it cannot be had."""
+    """The interval from differences (draws, seeds), nan for a pair that is missing; a sentence where there is none."""
     table = drop_missing(differences)
     draws, seeds = table.shape
     if not table.size:
@@ -149,7 +143,7 @@ def _compute_shared_seed_interval(table: Doubles) -> Interval | str:
     counts = known.sum(axis=1)
     means = np.where(known, table, 0.0).sum(axis=1) / counts
     if (counts < 2).any():  # a lone seed has no deviation from its draw's mean: it would count as certain
-        return "some draws have one seed only: what other seeds would do there is not known"
+        return "some draws have one seed only: no estimate for other seeds there"
     parts = (np.where(known, table - means[:, None], 0.0) / counts[:, None]).sum(axis=0) / draws  # (S,)
     variance = seeds / (seeds - 1) * float((parts**2).sum())
     error = variance**0.5 if variance > NOTHING**2 else 0.0
@@ -166,7 +160,7 @@ def _compute_own_seed_interval(table: Doubles) -> Interval | str:
     counts = known.sum(axis=1)
     draws, several = len(table), counts > 1
     if not several.any():
-        return "one seed a draw: what is from seeds and what from draws cannot be told apart"
+        return "one seed a draw: the variances of seeds and of draws cannot be separated"
     means = np.where(known, table, 0.0).sum(axis=1) / counts
     squares = (np.where(known, table - means[:, None], 0.0) ** 2).sum(axis=1)
     total = float((counts - 1).sum())

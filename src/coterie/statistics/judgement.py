@@ -1,20 +1,11 @@
 """Sources of error of one difference, equivalence within a margin, and the judgement of a paper's claim.
 
-| judgement | when |
-| --- | --- |
-| replicates | significant, with the paper's own row: its model, data and length |
-| holds in our variant | significant, with another model, data or length |
-| contradicted | the opposite is significant, corrected for both directions |
-| inconclusive | neither |
-| not run | nothing was run |
+A claim *replicates* when it is significant with the paper's own row (its model, data and length), *holds in our variant* when it is
+significant with another, and is *contradicted* when the opposite is significant; else it is *inconclusive*, or *not run*. Significant: the
+one-sided p, the largest over the sources of error that decide, is below 5 % after Holm's correction over the claims of a study in both
+directions, two tests a claim.
 
-*Significant*: the one-sided p is below 5 % after Holm's correction over the claims of a study in both directions, two tests a claim; and
-each p is the largest over the sources of error that decide. So in a study without any true difference a claim is judged significant, for or
-against, in at most 5 % of studies.
-
-Equivalence: two one-sided tests (Schuirmann, 1987) with a margin that is stated beforehand. That a difference is not significant says
-nothing: few runs find none. It is within a margin when it is significantly above minus the margin and below the margin, each at 5 %; that
-is so when the 90 % interval lies within.
+Equivalence: two one-sided tests (Schuirmann, 1987) with a margin that is stated beforehand, each at 5 %.
 """
 
 from collections.abc import Sequence
@@ -51,7 +42,7 @@ class Sources:
 
     @property
     def unknown(self) -> list[str]:
-        """What this study cannot tell, in sentences: sources without an interval, and what those with one leave out."""
+        """What this study does not estimate, in sentences: sources without an interval, and what those with one do not cover."""
         texts = [found if isinstance(found, str) else found.caveat for found in self.named.values()]
         return list(dict.fromkeys(text for text in texts if text))
 
@@ -59,7 +50,7 @@ class Sources:
     def deciding(self) -> dict[str, Interval]:
         """Those that a verdict has to survive, all of them: draws, or seeds where there is one draw, and test clients.
 
-        A bound is not an error: who did better on the same samples is not known there, and the verdict says so instead.
+        A bound is not an error: results on the same samples are not known there, and the verdict names that instead.
         """
         found = {name: own for name, own in self.estimated.items() if not own.bound}
         return {name: own for name, own in found.items() if name != "seeds" or "draws" not in found}
@@ -82,7 +73,8 @@ def compute_sources(differences: Doubles, hits: Sequence[Hits] | str = (), *, sh
     """All three from one design: differences of accuracies (draws, seeds) as shares, and right answers of each draw's test clients, or a
     sentence why there are none.
 
-    `shared`: every draw has the same seeds (`compute_draw_interval`); `overlap`: how much of one draw's test part is in another's (`compute_test_interval`).
+    `shared`: every draw has the same seeds (see `compute_draw_interval`); `overlap`: how much of one draw's test part is in another's
+    (see `compute_test_interval`).
     """
     clients = hits if isinstance(hits, str) else compute_test_interval(hits, overlap=overlap)
     return Sources(compute_seed_interval(differences, shared=shared), compute_draw_interval(differences, shared=shared), clients)
@@ -96,12 +88,12 @@ class Equivalence:
     p: float  # of the two one-sided tests: the larger, over the sources; nan where no error is known
 
     @property
-    def shown(self) -> bool:
-        return self.p < LEVEL  # nan is not shown
+    def is_significant(self) -> bool:
+        return self.p < LEVEL  # nan is not
 
 
 def check_equivalence(sources: Sources, margin: float, centre: float = 0.0) -> Equivalence:
-    """Whether the difference is shown to be within the margin of the centre: 0, or a paper's number for a level."""
+    """Whether the difference is within the margin of the centre: 0, or a paper's number for a level."""
     if not margin > 0:
         raise ValueError("a margin is above 0")
     above, below = sources.p_above(centre - margin), sources.p_below(centre + margin)

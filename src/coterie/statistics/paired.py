@@ -1,14 +1,8 @@
 """Two methods over the same seeds: one-sided tests, effect sizes, intervals, Holm's correction; tests by round, and trends.
 
-The seeds are pairs (same initial model, cohorts and batches), so everything is made of one difference a seed. Defined cases:
-
-- a pair in which either run has no score (it diverged) is nan; it is left out and counted in `missing`;
-- fewer than two pairs cannot be tested: p-values and interval are nan, and the caller has to report it;
-- zero differences carry no direction: Wilcoxon's test leaves them out; where all are zero, p is 1 and the effects are 0;
-- equal differences have no spread: the t test and Cohen's d are nan, Wilcoxon's test still holds.
-
-Round by round (FedSim, Figure 5), each round is tested by itself. A trend over ordered points is one number a run: the change over the
-whole range along its least-squares line; these are differences like any others.
+The seeds are pairs (same initial model, cohorts and batches), so everything is made of one difference a seed. A pair with a run without a
+score is nan and counted in `missing`; fewer than two pairs cannot be tested. Zero differences carry no direction: Wilcoxon's test leaves
+them out; where all are zero, p is 1. Equal differences have no spread: the t test and Cohen's d are nan.
 """
 
 from collections.abc import Sequence
@@ -22,20 +16,10 @@ from coterie.core.arrays import Array, Bools, Doubles, Ints
 from coterie.core.rng import make_generator, make_key
 
 LEVEL = 0.05
-
-
 CONFIDENCE = 0.95
-
-
 FEW = 20  # values below which Student's interval is used: of 10 normal ones, the bootstrap's 95 % hold the mean 90 times in 100
-
-
 RESAMPLES = 9999
-
-
-EXACT = 13  # differences up to which all 2**n signs are tried when some are tied
-
-
+EXACT = 13  # differences up to which all 2**n signs are enumerated when some are tied
 DIGITS = 12  # differences of accuracies that agree to these are ties: the rest is rounding
 
 
@@ -60,11 +44,6 @@ class PairedTest:
     @property
     def testable(self) -> bool:
         return self.n >= 2
-
-    @property
-    def smallest_p(self) -> float:
-        """The least p-value that Wilcoxon's test can give with so many pairs: 2 ** -n, above 5 % for fewer than five."""
-        return 2.0**-self.n
 
 
 def compare_pairs(differences: Array) -> PairedTest:
@@ -207,12 +186,6 @@ class RoundTests:
         """The share of the rounds in which the method is significantly better."""
         return float(self.significant.mean()) if len(self.rounds) else float("nan")
 
-    @property
-    def grey(self) -> list[tuple[int, int]]:
-        """The first and last round of each stretch without significance: the grey bands of the figure."""
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], ~self.significant, [False]]).astype(int)))
-        return [(int(self.rounds[a]), int(self.rounds[b - 1])) for a, b in edges.reshape(-1, 2)]
-
 
 def compare_rounds(differences: Doubles, rounds: Ints) -> RoundTests:
     """Tests of (seeds, rounds) differences, each round over its seeds."""
@@ -238,7 +211,7 @@ def compute_partial_conjunction(p_values: Doubles, count: int) -> float:
 
 
 def compute_trends(values: Doubles, points: Sequence[float] | None = None) -> Doubles:
-    """(...) the change over the range of each run of values (K, ...) at K ordered points, 0, 1, ... unless given; nan with a point missing.
+    """(...) the change over the range of each run of values (K, ...) at K ordered points (default: 0, 1, ...); nan with a point missing.
 
     The slope is a contrast of the values: sum (x - mean) y / sum (x - mean)^2. With three points at equal distance the change is that
     between the ends.

@@ -1,7 +1,7 @@
 """Several methods over several federations: Friedman's test and the critical difference of mean ranks.
 
 Demšar, "Statistical Comparisons of Classifiers over Multiple Data Sets" (2006), Section 3.2. Federations, not seeds, are the blocks: seeds
-of one federation say nothing about another.
+of one federation are no evidence about another.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Ranking:
 
     @property
     def cliques(self) -> list[tuple[str, ...]]:
-        """The largest sets of methods that cannot be told apart, best first: the bars of the usual diagram."""
+        """The largest sets of methods without a significant difference, best first: the bars of a critical difference diagram."""
         order = sorted(range(len(self.methods)), key=lambda i: self.ranks[i])
         spans: list[tuple[int, int]] = []
         for first in range(len(order)):

@@ -1,11 +1,7 @@
 """How much of the variance of paired differences is from draws, how much from seeds, how much from neither.
 
-The model of a table of differences, draws x seeds, any of them missing: difference = mean + draw + seed + rest. Draws and, where every
-draw has the same seeds (`shared`: one seed gives the same initial model and the same cohorts in all of them), seeds have effects of their
-own; what one seed does in one draw only is the rest. With seeds of its own in every draw a seed is part of the rest.
-
-Variances are found by fitting constants (Henderson's method III): sums of squares are set equal to their expectations. In a table without
-gaps these are the textbook's mean squares.
+The model of a table, draws x seeds, any of them missing: difference = mean + draw + seed + rest. Seeds have effects of their own where
+every draw has the same (`shared`); otherwise they are part of the rest. Variances are found by fitting constants (Henderson's method III).
 """
 
 from dataclasses import dataclass
@@ -20,7 +16,7 @@ NOTHING = 1e-12  # spread of differences of accuracies that is rounding
 
 @dataclass(frozen=True)
 class VarianceComponents:
-    """Variances of one run's difference, by where they come from; nan for a part that this table cannot tell from the others."""
+    """Variances of one run's difference, by where they come from; nan for a part that this table cannot separate from the others."""
 
     draws: float
     seeds: float  # of seeds that draws share
@@ -68,7 +64,7 @@ def fit_variances(table: Doubles, shared: bool) -> VarianceFit:
     places = known / counts[:, None]  # (B, S) how much a seed counts in a draw's mean
     left, seed_degrees = _fit_seeds(within, known) if shared and len(table) > 1 else (squares, 0)
     rest_degrees = degrees - seed_degrees
-    if seed_degrees and not rest_degrees:  # nothing is left to tell seeds from the rest
+    if seed_degrees and not rest_degrees:  # no degrees are left to separate seeds from the rest
         left, seed_degrees, rest_degrees = squares, 0, degrees
     return VarianceFit(
         means=means,
@@ -103,7 +99,7 @@ def _sum_squares(values: Doubles) -> float:
 
 
 def estimate_variance_components(differences: Doubles, *, shared: bool = True) -> VarianceComponents:
-    """The variances of a table of differences, draws x seeds; nan is missing, and so is what cannot be told apart."""
+    """The variances of a table of differences, draws x seeds; nan is missing, and so is a part that cannot be separated."""
     table = drop_missing(differences)
     if not table.size:
         return VarianceComponents(nan, nan, nan)

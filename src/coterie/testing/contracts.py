@@ -1,6 +1,6 @@
-"""The checks that every method, now and later, must pass. Coterie's own tests run them over the whole catalogue.
+"""The checks that every method must pass. Coterie's own tests run them over the whole catalogue.
 
-A new method gets them all by being in the catalogue; one that is not may be checked by ``check(Checked(make))`` for each check in CHECKS.
+A method outside the catalogue is checked by ``check(Checked(make))`` for each check in CHECKS.
 """
 
 import inspect
@@ -44,7 +44,7 @@ from coterie.testing.play import (
 
 @dataclass(frozen=True)
 class Checked:
-    """A method under test: how to make it afresh, and what is peculiar to it."""
+    """A method under test: how to make it, and its exceptions."""
 
     make: Callable[[], Method[Any]]
     aggregate_is_final: bool = True  # False: something (a server optimiser) moves the models after they were mixed
@@ -55,7 +55,7 @@ class Checked:
 
 @lru_cache(maxsize=4)
 def play_undisturbed(method: Method[Any], rounds: int = 2) -> tuple[History, list[StampedAsk]]:
-    """An undisturbed run, with what was asked in it: many checks compare with it, so it is kept."""
+    """An undisturbed run with its asks, cached since many checks compare with it."""
     engine = AlteredEngine(pass_unchanged)
     return play(method, engine=engine, rounds=rounds), engine.asked
 
@@ -98,7 +98,7 @@ def check_sees_a_roster_and_replies_only(subject: Checked) -> None:
 
 
 def check_same_seed_same_bytes(subject: Checked) -> None:
-    """A seed gives the same states to the bit, another seed others."""
+    """A seed gives bitwise identical states, another seed others."""
     first, again, other = play_undisturbed(subject.make())[0], subject.play(), subject.play(seed=1)
     assert first.data == again.data
     assert first.data[-1] != other.data[-1]
@@ -139,7 +139,7 @@ def check_each_ask_may_lose_replies(subject: Checked) -> None:
 
 
 def check_empty_cohort_leaves_the_state(subject: Checked) -> None:
-    """A round in which nobody answers changes nothing and mixes nothing."""
+    """A round in which no client answers changes nothing and mixes nothing."""
     everybody = worlds.make_world().problem.roster.clients
     for history in (
         subject.play(engine=AlteredEngine(drop_replies(everybody, (2,)))),
@@ -150,7 +150,7 @@ def check_empty_cohort_leaves_the_state(subject: Checked) -> None:
 
 
 def check_state_survives_as_bytes(subject: Checked) -> None:
-    """A run that goes on from a state read back leaves the same states."""
+    """A run resumed from a state that was read back has the same states."""
     whole, _ = play_undisturbed(subject.make(), 3)
     for done in (0, 2):
         state = from_bytes(whole.data[done])

@@ -24,7 +24,7 @@ ClientAnswer = Callable[[Any, int], Mapping[str, Any] | None]
 
 
 class FakeEngine(Engine):
-    """Answers every ask from a function, client by client, and keeps the asks it was given, call by call."""
+    """Answers every ask by a function, client by client, and keeps the asks of each call."""
 
     name = "fake"
 
@@ -82,7 +82,7 @@ def remove_clients(reply: Any) -> Any:
 
 
 def run_dialogue(script: Generator[Ask[Any], Any, T], *replies: Any) -> tuple[T, list[Any]]:
-    """Give a generator these replies, one an ask; what it returns, and what it asked."""
+    """Give a generator these replies, one an ask; its result, and its asks."""
     asks: list[Any] = [next(script)]
     for number, reply in enumerate(replies):
         try:

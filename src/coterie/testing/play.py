@@ -30,7 +30,7 @@ Alter = Callable[[StampedAsk, int, Any], Any]  # (the ask, its number within the
 
 
 def get_loop_engine(world: World | None = None) -> LoopEngine:
-    """The loop engine of a world, the usual one unless given; the same object each time."""
+    """The loop engine of a world (default: the tiny one); the same object each time."""
     return _make_loop_engine(world or worlds.make_world())
 
 
@@ -40,7 +40,7 @@ def _make_loop_engine(world: World) -> LoopEngine:
 
 
 class AlteredEngine(Engine):
-    """The loop engine, with something done to its replies on their way."""
+    """The loop engine with altered replies."""
 
     name = "altered"
 
@@ -60,7 +60,7 @@ class AlteredEngine(Engine):
 
 
 def pass_unchanged(stamped: StampedAsk, number: int, reply: Any) -> Any:
-    """Nothing is done to the reply."""
+    """The reply as it is."""
     return reply
 
 
@@ -116,7 +116,7 @@ class ContextWithout(Context):
 
 
 class LaneWithout(Lane):
-    """A lane whose method, in some rounds, never hears of some clients: what 'as if they had not been picked' means."""
+    """A lane whose method does not know some clients in some rounds: as if they had not been picked."""
 
     missing: Ids = np.zeros(0, dtype=np.int64)
     rounds: Collection[int] = ()
@@ -131,7 +131,7 @@ class LaneWithout(Lane):
 
 @dataclass
 class History:
-    """What a played lane leaves: its states, their bytes at the time, and the records, round by round."""
+    """The states of a played lane, their bytes at the time, and the records, round by round."""
 
     states: list[State] = field(default_factory=list)
     data: list[bytes] = field(default_factory=list)
@@ -155,7 +155,7 @@ def play(
     missing: tuple[Ids, Collection[int]] | None = None,
     begin: tuple[State, int] | None = None,
 ) -> History:
-    """Run one lane; with `missing`, its method does not hear of these clients in these rounds; with `begin`, go on from a state."""
+    """Run one lane; with `missing`, its method does not hear of these clients in these rounds; with `begin`, resume from a state."""
     lane = LaneWithout(method, LaneKey(0, "subject", seed), (world or worlds.make_world()).problem, plan)
     if missing is not None:
         lane.missing, lane.rounds = missing
@@ -168,7 +168,7 @@ def play(
 
 
 def run_generator(script: Round[T], world: World | None = None, *, seed: int = 0, round_: int = 1, engine: Engine | None = None) -> T:
-    """Carry out one generator of a method by itself, and return what it returns."""
+    """Run one generator of a method alone, and return its result."""
     return run_script(script, engine or get_loop_engine(world), seed=seed, round_=round_)
 
 

@@ -1,4 +1,4 @@
-"""Small federations for tests: six clients of ragged sizes, five features, three classes; made of nothing but keys."""
+"""Small federations for tests: six clients of different sizes, five features, three classes; generated from keys."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -56,8 +56,8 @@ def make_task_federation(task: TaskName) -> Federation:
     assert made.central is not None
 
     def labels(x: Array) -> Array:
-        said = x @ weights
-        return (said > 0).astype(np.uint8) if task == "multilabel" else (said[:, 0] / np.sqrt(FEATURES)).astype(np.float32)
+        outputs = x @ weights
+        return (outputs > 0).astype(np.uint8) if task == "multilabel" else (outputs[:, 0] / np.sqrt(FEATURES)).astype(np.float32)
 
     if task == "classification":
         return made

@@ -15,7 +15,7 @@ from benchmarks.broken_kernels import BROKEN
 from benchmarks.timing import apart
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.loop import LoopEngine
-from coterie.engines.stacked.state import StepTerms
+from coterie.engines.stacked.step import StepTerms
 from coterie.engines.world import World
 from coterie.testing import worlds
 

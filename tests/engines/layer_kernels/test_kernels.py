@@ -33,7 +33,7 @@ def kernels_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     if not torch.cuda.is_available():
         for module in (layers, layers, chain):
-            monkeypatch.setattr(module, "kernels_for", on_the_host)
+            monkeypatch.setattr(module, "load_kernels", on_the_host)
 
 
 def error(world: World, job: TrainingJob, found: Floats, expected: Floats) -> float:

@@ -14,7 +14,7 @@ from coterie.data.federation import Federation, Parts
 from coterie.engines.client_training import ClientTraining, train_client
 from coterie.engines.jobs import TrainingJob
 from coterie.engines.stacked.route import StackedOptions, StackedTrainer
-from coterie.engines.stacked.state import Optimizer
+from coterie.engines.stacked.step import Optimizer
 from coterie.engines.workspace import Workspace
 from coterie.engines.world import World
 from coterie.testing.worlds import make_custom_world

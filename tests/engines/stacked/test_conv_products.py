@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn import functional
 
-from coterie.engines.stacked.conv_products import ConvAsProducts
+from coterie.engines.stacked.vmap_rewrites import ConvAsProducts
 
 CLIENTS, SAMPLES = 3, 4
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]

@@ -89,7 +89,7 @@ def test_models_that_serve_several_clients_or_nobody_and_clients_without_test_sa
     models, clients = np.stack([world.model.initial(i)() for i in range(20)]), np.arange(6)
     ask = Evaluate(Serving(clients, models, np.array([19, 3, 3, 7, 0, 11])))
     with BatchedEngine(world, holds=True) as engine, LoopEngine(world) as loop, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coterie.engines.inference.get_stacked_memory", lambda device, **kind: memory)
+        patch.setattr("coterie.engines.batched.get_stacked_memory", lambda device, **kind: memory)
         patch.setattr(StackedEachEvaluator, "many", 2)
         engine.prepare(play.PLAN.local)
         [found], [expected] = (each.run([StampedAsk(ask, 0, 1)]) for each in (engine, loop))

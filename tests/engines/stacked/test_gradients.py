@@ -77,7 +77,7 @@ def test_lanes_ask_together_and_each_has_its_own_answer(monkeypatch: pytest.Monk
         calls.append(len(samples))
         return whole(route, models, start, samples)
 
-    monkeypatch.setattr("coterie.engines.inference.compute_stacked_gradients", counted)
+    monkeypatch.setattr("coterie.engines.batched.compute_stacked_gradients", counted)
     with BatchedEngine(world, holds=True) as holding, LoopEngine(world) as loop:
         holding.prepare(play.PLAN.local)
         found, expected = (engine.run([StampedAsk(ask, 7, 1) for ask in asks]) for engine in (holding, loop))

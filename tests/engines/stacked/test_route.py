@@ -11,10 +11,10 @@ from coterie.data.catalogue import load
 from coterie.engines.jobs import TrainingJob
 from coterie.engines.route_checks import check_stacked
 from coterie.engines.stacked import schedule as vector_plan
-from coterie.engines.stacked.cuda_graphs import LEVELS, CapturedSteps, choose_eviction, round_capacity, round_level
+from coterie.engines.stacked.cuda_graphs import LEVELS, GraphCache, choose_eviction, round_capacity, round_level
 from coterie.engines.stacked.route import StackedOptions
 from coterie.engines.stacked.schedule import make_step_table_on_device
-from coterie.engines.stacked.state import Optimizer
+from coterie.engines.stacked.step import Optimizer
 from coterie.engines.world import World
 from engines.stacked.stacked_oracle import CLASSES, EXACT, PRODUCTS, Smooth, job_for, jobs, noise_world, oracle, route, worst
 
@@ -186,7 +186,7 @@ def test_levels_and_capacities_are_few_and_enough() -> None:
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_ended_rows_that_are_led_on_keep_the_models_they_ended_with(optimizer: Optimizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a GPU does but for the capture, which needs one."""
-    monkeypatch.setattr(CapturedSteps, "_capture", lambda *_: None)
+    monkeypatch.setattr(GraphCache, "_capture", lambda *_: None)
     task = noise_world(Smooth(), (6,), [5, 30, 9, 1, 14, 22, 17, 3, 11, 8, 2, 26, 19])
     job = job_for(task, epochs=np.arange(13) % 3 + 1, momentum=np.full(13, 0.5))
     captured = route(task)
@@ -199,7 +199,7 @@ def test_ended_rows_that_are_led_on_keep_the_models_they_ended_with(optimizer: O
 def test_rounds_of_few_steps_are_captured_once_there_were_enough_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five steps a round: the third round begins with ten taken and five to come, where twelve repay a capture."""
     asked: list[int] = []
-    monkeypatch.setattr(CapturedSteps, "_capture", lambda _, level: asked.append(level))
+    monkeypatch.setattr(GraphCache, "_capture", lambda _, step, level: asked.append(level))
     task = noise_world(Smooth(), (6,), [15, 15])
     job = job_for(task, batch_size=np.full(2, 3), epochs=np.ones(2, np.int64))
     captured, rounds = route(task), []

@@ -80,7 +80,7 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     if tuple(found) != shape:
         raise UserError(f"{path} holds {_format_shape(found)} values where {_format_shape(shape)} are expected: is it the right file?")
     if len(raw) != head.size + size:
-        raise UserError(f"{path} holds {'more' if len(raw) > head.size + size else 'fewer'} values than its header says; fetch it again.")
+        raise UserError(f"{path} holds {'more' if len(raw) > head.size + size else 'fewer'} values than its header states; fetch it again.")
     return np.frombuffer(raw, np.uint8, offset=head.size).reshape(shape)
 
 
@@ -98,7 +98,7 @@ def read_npz(path: Path, wanted: Iterable[str]) -> dict[str, npt.NDArray[Any]]:
 
 
 def make_missing_package_error(package: str, what: str) -> NoReturn:
-    """Say which optional package is needed."""
+    """Raise an error that names the optional package that is needed."""
     raise UserError(f"{what} needs the package {package}: install it with pip install {package}.")
 
 

@@ -36,7 +36,7 @@ from coterie.data.text import TEXT_COLUMN, Features, TextColumn, TextFeatures
 if TYPE_CHECKING:
     import pandas as pd  # imported where frames are read: running a study does not need it
 
-CLIENTS_BY, PER_FILE = "clients_by", "file"  # in the provenance: what tells clients apart, where no column does
+CLIENTS_BY, PER_FILE = "clients_by", "file"  # in the provenance: what clients are, where no column names them
 MAX_COLUMNS = 100_000
 
 
@@ -143,7 +143,7 @@ csv.__signature__, parquet.__signature__ = CSV_SETTINGS, PARQUET_SETTINGS  # typ
 
 
 def check_columns(columns: Sequence[str], where: str) -> None:
-    """Refuse two columns of one name, since nobody could say which is meant, and more columns than a table has."""
+    """Refuse two columns of one name, since it would be unclear which is meant, and more columns than a table has."""
     if len(columns) > MAX_COLUMNS:
         raise UserError(f"{where} has {len(columns):,} columns, more than {MAX_COLUMNS:,}: give numbers that are so many as npz.")
     if (twice := find_duplicate(name for name in columns if name)) is not None:

@@ -22,7 +22,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
 
 
 def import_pillow() -> Any:
-    """Pillow's Image module, or the sentence that says how to get it."""
+    """Pillow's Image module, or an error that names the package."""
     try:
         from PIL import Image
     except ImportError:

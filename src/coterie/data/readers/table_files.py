@@ -60,13 +60,11 @@ class FileRows:
         return FileRows(tuple((int(start), str(place.file), place.row) for start, place in zip(starts, places, strict=True)))
 
     def to_list(self) -> list[list[Any]]:
-        """As plain values."""
         return [list(run) for run in self.runs]
 
     @classmethod
-    def from_list(cls, told: Iterable[Sequence[Any]]) -> "FileRows":
-        """The inverse of `to_list`."""
-        return cls(tuple((int(sample), str(file), int(line)) for sample, file, line in told))
+    def from_list(cls, stored: Iterable[Sequence[Any]]) -> "FileRows":
+        return cls(tuple((int(sample), str(file), int(line)) for sample, file, line in stored))
 
 
 def locate_row(row: int, rows: FileRows | None) -> Row:
@@ -76,8 +74,8 @@ def locate_row(row: int, rows: FileRows | None) -> Row:
 
 def get_file_rows(provenance: Mapping[str, Any]) -> FileRows | None:
     """The lines of samples, where they came from files."""
-    told = provenance.get(ROWS)
-    return None if told is None else FileRows.from_list(told)
+    stored = provenance.get(ROWS)
+    return None if stored is None else FileRows.from_list(stored)
 
 
 @dataclass(frozen=True)
@@ -153,7 +151,7 @@ def guess_label(columns: Sequence[str], where: str, kind: str) -> str:
     if len(found) != 1:
         more = " ..." if len(columns) > 12 else ""
         raise UserError(
-            f"{where}: say which column is the label, as in {kind}('{where}',label='{columns[-1]}'); the columns are "
+            f"{where}: name the label column, as in {kind}('{where}',label='{columns[-1]}'); the columns are "
             f"{', '.join(columns[:12])}{more}."
         )
     return found[0]

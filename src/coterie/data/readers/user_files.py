@@ -124,9 +124,9 @@ def hub(
     *,
     _data_dir: Path | None = None,
 ) -> Samples:
-    """Any set of the Hugging Face hub: say which columns hold the image or text, the label and the client; needs the extra hub."""
+    """Any set of the Hugging Face hub: name the columns of the image or text, the label and the client; needs the extra hub."""
     if (image is None) == (text is None):
-        raise UserError("Data set 'hub': say which column to learn from: image=COLUMN or text=COLUMN, one of them.")
+        raise UserError("Data set 'hub': name the column to learn from: image=COLUMN or text=COLUMN, one of them.")
     splits = {"train": train, **({"test": test} if test else {})}
     source = Hub(repo=name, label=label, image=image, text=text, client=client, config=config, splits=splits, side=side, grey=grey)
     columns = {"label": label, "image": image, "text": text, "client": client, "config": config, "splits": splits}
@@ -147,7 +147,7 @@ class Indexed(Protocol):
 
 
 def from_torch(dataset: Indexed, clients: Sequence[str], name: str = "torch", classes: Sequence[str] | None = None) -> Samples:
-    """Samples of a torch Dataset of (features, class number), and the id of the client who holds each: ``natural(from_torch(...))``."""
+    """Samples of a torch Dataset of (features, class number), and the id of the client that holds each: ``natural(from_torch(...))``."""
     pairs = [dataset[i] for i in range(len(dataset))]
     x = np.stack([np.asarray(features) for features, _ in pairs])
     y = np.array([int(label) for _, label in pairs], dtype=np.int64)

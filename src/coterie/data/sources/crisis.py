@@ -106,8 +106,8 @@ def crisismmd(
 ) -> Samples:
     """8,003 image-tweet pairs of seven disasters, five humanitarian classes; needs files.
 
-    With both, a sample is its hashed words and then its pixels in one row; provenance says where each begins. A tokenizer (a folder, or a
-    name on the hub) makes tokens of the words.
+    With both, a sample is its hashed words and then its pixels in one row; provenance records where each begins. A tokenizer (a folder, or
+    a name on the hub) makes tokens of the words.
     """
     for name, count in (("side", side), ("width", width), ("length", length)):
         check_count("Data set 'crisismmd'", name, count)
@@ -127,5 +127,5 @@ def crisismmd(
         inputs = Inputs((words.shape[1:], images.shape[1:]), (tokenizer is not None, False), ("text", "image"))
         return replace(table, values=rows, texts=None, facts={**table.facts, "columns": columns, INPUTS: inputs.to_dict()})
 
-    told = {} if tokenizer is None else {"tokenizer": hash_tokenizer(tokenizer), "length": length}
-    return CRISISMMD.samples(made, _data_dir, features=features, side=side, width=width, **told)
+    stored = {} if tokenizer is None else {"tokenizer": hash_tokenizer(tokenizer), "length": length}
+    return CRISISMMD.samples(made, _data_dir, features=features, side=side, width=width, **stored)

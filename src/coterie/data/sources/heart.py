@@ -34,7 +34,7 @@ def heart(test: float = 0.2, validation: float = 0.0, *, _data_seed: int = 0) ->
     recorded as 0 throughout Switzerland).
 
     Switzerland has one patient without disease. The last training sample of a class is never given away, so this patient always
-    trains, and Switzerland's test part holds patients with disease only: a model that always says "present" is perfect there.
+    trains, and Switzerland's test part holds patients with disease only: a model that always predicts "present" is perfect there.
     """
     check_fractions("Data set 'heart'", test, validation)
     xs, ys, parts = [], [], []

@@ -97,8 +97,8 @@ def read_femnist(root: Path) -> Table:
     if len(writer) and (writer.min() < 0 or writer.max() >= len(names)):
         raise UserError(f"{path} holds a writer of {writer.max()} where 0 to {len(names) - 1} are expected.")
     part = np.repeat([TRAIN, TEST], [len(arrays["y_train"]), len(arrays["y_test"])])
-    told = {"note": "39 test images of this sample are identical to a training image"}
-    return Table(y.astype(np.int64), CHARACTERS, images, part=part, owners=writer.astype(np.int64), owner_names=names, facts=told)
+    stored = {"note": "39 test images of this sample are identical to a training image"}
+    return Table(y.astype(np.int64), CHARACTERS, images, part=part, owners=writer.astype(np.int64), owner_names=names, facts=stored)
 
 
 def read_cifar10(root: Path) -> Table:
@@ -202,8 +202,8 @@ def celeba(side: int = 32, grey: bool = False, *, _data_dir: Path | None = None)
     return CELEBA.samples(lambda table: replace(sized(table), part=None), _data_dir, side=side, grey=grey)
 
 
-def _make_resize(who: str, side: int, grey: bool) -> Finish:
-    check_count(who, "side", side)
+def _make_resize(title: str, side: int, grey: bool) -> Finish:
+    check_count(title, "side", side)
 
     def sized(table: Table) -> Table:
         assert table.values is not None

@@ -32,14 +32,14 @@ def linear(
     is set where x w_{g,l} + noise e is above 0. Sizes run from half of `samples` to one and a half times as many, evenly. Every draw is
     keyed: more clients leave the earlier ones as they were.
     """
-    who = "Data set 'linear'"
+    title = "Data set 'linear'"
     for setting, value in (("clients", clients), ("groups", groups), ("features", features), ("labels", labels), ("samples", samples)):
-        check_count(who, setting, value)
-    check_fractions(who, test, validation)
+        check_count(title, setting, value)
+    check_fractions(title, test, validation)
     if task not in ("regression", "multilabel"):
-        raise UserError(f"{who}: task={task!r} should be regression or multilabel.")
+        raise UserError(f"{title}: task={task!r} should be regression or multilabel.")
     if groups > clients or noise < 0:
-        raise UserError(f"{who}: {groups} groups of {clients} clients with noise={noise:g}: use fewer groups, and noise of 0 or more.")
+        raise UserError(f"{title}: {groups} groups of {clients} clients with noise={noise:g}: use fewer groups, and noise of 0 or more.")
     ids, outputs = make_client_ids(clients), labels if task == "multilabel" else 1
     xs: list[Array] = []
     ys: list[Array] = []
@@ -49,9 +49,9 @@ def linear(
         n = int(make_generator(make_key(_data_seed, "linear", "size", name)).integers(max(samples // 2, 2), samples + samples // 2 + 1))
         rng = make_generator(make_key(_data_seed, "linear", "x", name))
         x = rng.normal(size=(n, features))
-        said = x @ weights + noise * rng.normal(size=(n, outputs))
+        signal = x @ weights + noise * rng.normal(size=(n, outputs))
         xs.append(x.astype(np.float32))
-        ys.append((said > 0).astype(np.uint8) if task == "multilabel" else 50 + 10 * said[:, 0])
+        ys.append((signal > 0).astype(np.uint8) if task == "multilabel" else 50 + 10 * signal[:, 0])
         parts.append(split_client(begin + np.arange(n), test, validation))
         begin += n
     made = Federation(

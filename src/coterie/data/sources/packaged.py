@@ -29,18 +29,13 @@ OPTIONS = TableOptions(label="label", client="client", scale="standard", impute=
 def make_packaged_set(name: str, tidy: Callable[[Sequence[bytes], str], "pd.DataFrame"]) -> DataSet:
     """The set of this name in the table of facts; `tidy` makes a frame of what lies in its package, with a client, a label and features."""
     facts = get_facts(name)
-    package, members = get_package(facts["package"]), tuple(facts["members"])
+    package, members = Package(name=facts["package"], **_read_packages()[facts["package"]]), tuple(facts["members"])
 
     def read(root: Path) -> Table:
         where = str(root / package.path)
         return make_table(tidy(package.members(root, members), where), where, OPTIONS)
 
     return make_data_set(name, read, files=(package.path,), package=package)
-
-
-def get_package(name: str) -> Package:
-    """The version of a package that is pinned."""
-    return Package(name=name, **_read_packages()[name])
 
 
 def load_pickled_frame(raw: bytes, where: str) -> "pd.DataFrame":
@@ -84,7 +79,7 @@ def tidy_tests(raw: Sequence[bytes], where: str) -> "pd.DataFrame":
 
 
 def tidy_answers(raw: Sequence[bytes], where: str) -> "pd.DataFrame":
-    """Who answered on bribes, with the answer on immigration where there is one; rows whose country is not named are left out."""
+    """People with an answer on bribes, with the answer on immigration where there is one; rows whose country is not named are left out."""
     bribes, immigration = (load_pickled_frame(one, where) for one in raw)
     table = bribes.merge(immigration[["uid", "e143"]], on="uid", how="left", validate="one_to_one")
     table = table[table["f117"].notna() & table["country"].notna()]
@@ -96,7 +91,7 @@ def tidy_answers(raw: Sequence[bytes], where: str) -> "pd.DataFrame":
 
 
 def tidy_police_stops(raw: Sequence[bytes], where: str) -> "pd.DataFrame":
-    """Every stop. Where exactly it was, and what came of it (searches, citations), are left out."""
+    """Every stop. Where exactly it was, and its outcome (searches, citations), are left out."""
     import pandas as pd
 
     table = load_pickled_frame(raw[0], where)
@@ -196,7 +191,7 @@ TOP = 8  # points: A is worth 10, B 8, C 6
 
 
 def tidy_ratings(raw: Sequence[bytes], where: str) -> "pd.DataFrame":
-    """Every rating. Who gave it is left out."""
+    """Every rating, without the student who gave it."""
     table = read_r_frame(raw[0], raw[1], "InstEval", where)
     label = np.where(table["y"].to_numpy(np.int64) >= GOOD, "good", "lower")
     lecturer = "lecturer-" + table["d"].astype(str)
@@ -238,13 +233,13 @@ def tidy_windows(raw: Sequence[bytes], where: str) -> "pd.DataFrame":
     """Five numbers of each axis for every two seconds of a recording, without overlap; what is left at its end is dropped."""
     import pandas as pd
 
-    told = load_recordings(raw[0], where)
+    stored = load_recordings(raw[0], where)
     rows, clients, labels = [], [], []
-    for readings, exercise, person in zip(told["X"], told["y"], told["subject"], strict=True):
+    for readings, exercise, person in zip(stored["X"], stored["y"], stored["subject"], strict=True):
         made = compute_window_features(np.asarray(readings, dtype=np.float64))
         rows.append(made)
         clients += [f"person-{int(person)}"] * len(made)
-        labels += [str(told["y_labels"][int(exercise)])] * len(made)
+        labels += [str(stored["y_labels"][int(exercise)])] * len(made)
     names = [f"{axis}_{measure}" for measure in MEASURES for axis in AXES]
     return pd.DataFrame(np.concatenate(rows), columns=names).assign(client=clients, label=labels)
 
@@ -266,10 +261,10 @@ def load_recordings(raw: bytes, where: str) -> dict[str, Any]:
     except ValueError as error:
         raise UserError(f"{where} holds no .npy file where one should be ({error}).") from error
     found = load_pickle(raw[file.tell() :], where)
-    told = found.item() if isinstance(found, np.ndarray) and found.size == 1 else None
-    if not isinstance(told, dict) or not {"X", "y", "subject", "y_labels"} <= set(told):
+    stored = found.item() if isinstance(found, np.ndarray) and found.size == 1 else None
+    if not isinstance(stored, dict) or not {"X", "y", "subject", "y_labels"} <= set(stored):
         raise UserError(f"{where} holds no recordings with X, y, subject and y_labels.")
-    return told
+    return stored
 
 
 WATCH = make_packaged_set("watch_exercises", tidy_windows)

@@ -46,19 +46,19 @@ def synthetic(
     clients then fit a machine. What is larger than a GiB is drawn once into the user's cache and mapped, not read.
     """
     iid = isinstance(alpha, str)
-    who = "Data set 'synthetic'"
+    title = "Data set 'synthetic'"
     if iid and alpha != "iid":
-        raise UserError(f"{who}: alpha={alpha!r} should be a number, or the word iid as in 'synthetic(iid)'.")
+        raise UserError(f"{title}: alpha={alpha!r} should be a number, or the word iid as in 'synthetic(iid)'.")
     if iid and (beta != 0 or alpha_per_class):
-        raise UserError(f"{who}: synthetic(iid) is one model for all clients and has no beta or alpha_per_class.")
+        raise UserError(f"{title}: synthetic(iid) is one model for all clients and has no beta or alpha_per_class.")
     spread = 0.0 if isinstance(alpha, str) else float(alpha)
     for setting, value in (("alpha", spread), ("beta", beta)):
         if not (math.isfinite(value) and value >= 0):
-            raise UserError(f"{who}: {setting}={value:g} is a standard deviation and should be 0 or more.")
-    check_count(who, "clients", clients)
-    check_fractions(who, TEST, validation)
+            raise UserError(f"{title}: {setting}={value:g} is a standard deviation and should be 0 or more.")
+    check_count(title, "clients", clients)
+    check_fractions(title, TEST, validation)
     if most is not None and most < 2:
-        raise UserError(f"{who}: most={most} should be 2 or more: a sample to train on and one to be tested on.")
+        raise UserError(f"{title}: most={most} should be 2 or more: a sample to train on and one to be tested on.")
 
     ids = make_client_ids(clients)
     starts = np.cumsum([0, *(_draw_size(_data_seed, name, most) for name in ids)])
@@ -109,7 +109,7 @@ def _draw_model(seed: int, name: str, alpha: float, beta: float, per_class: bool
 
 @lru_cache(maxsize=1)
 def _draw_iid_model(seed: int) -> tuple[Doubles, Doubles]:
-    """The same for everybody."""
+    """The same for all clients."""
     return np.zeros(DIMENSIONS), make_generator(make_key(seed, "synthetic", "iid", "W, b")).normal(size=(DIMENSIONS + 1, CLASSES))
 
 

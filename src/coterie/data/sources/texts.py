@@ -26,7 +26,7 @@ from coterie.data.table import PARTS, Table, encode_names, samples_from_table
 from coterie.data.text import Features, TextFeatures
 from coterie.data.tokens import BLOCK_COLUMN, check_blocks, hash_tokenizer, make_block_table
 
-# LEAF's 80 letters and the dollar sign, which tinyshakespeare has: a model's outputs do not depend on who says what
+# LEAF's 80 letters and the dollar sign, which tinyshakespeare has: a model's outputs do not depend on the role
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}$"
 _CODES = np.full(256, 255, np.uint8)
 _CODES[[ord(c) for c in ALPHABET]] = np.arange(len(ALPHABET))
@@ -55,14 +55,14 @@ def read_banking77(root: Path) -> Table:
 def read_plays(root: Path) -> Table:
     """One row a role: all it says, speech after speech. A speech is a block of lines headed by the role's name and a colon."""
     path = root / "tinyshakespeare" / "input.txt.gz"
-    said: dict[str, list[str]] = {}
+    stated: dict[str, list[str]] = {}
     for block in re.split(r"\n\n+", read_text(path).strip()):
         head, _, speech = block.partition("\n")
         if not head.endswith(":"):
             raise UserError(f"{path}: {head[:40]!r} should be a role and a colon, at the head of a speech.")
-        said.setdefault(head[:-1], []).append(speech)
-    roles = tuple(said)
-    texts = ["\n".join(said[role]) for role in roles]
+        stated.setdefault(head[:-1], []).append(speech)
+    roles = tuple(stated)
+    texts = ["\n".join(stated[role]) for role in roles]
     return Table(np.arange(len(roles)), roles, texts=texts, owners=np.arange(len(roles)), owner_names=roles)
 
 
@@ -135,11 +135,11 @@ def shakespeare(length: int = 80, every: int = 1, test: float = 0.2, *, _data_di
     its test part; samples that straddle the cut are in neither, so no letter to be guessed in a test is read in training. The hub's set is
     LEAF's: cut into 80 letters already, and without a split.
     """
-    who = "Data set 'shakespeare'"
-    check_count(who, "length", length)
-    check_count(who, "every", every)
+    title = "Data set 'shakespeare'"
+    check_count(title, "length", length)
+    check_count(title, "every", every)
     if not 0 < test < 1:
-        raise UserError(f"{who}: test={test:g} should be a share between 0 and 1.")
+        raise UserError(f"{title}: test={test:g} should be a share between 0 and 1.")
 
     def made(table: Table) -> Table:
         return make_letter_table(table, length) if "fetched" in table.facts else make_letter_windows(table, length, every, test)
@@ -184,7 +184,7 @@ def make_letter_windows(table: Table, length: int, every: int, test: float) -> T
         part.append(which)
         owners.append(np.full(len(begins), role))
     if not x:
-        raise UserError(f"No role says enough for a sample of {length} letters: use a shorter length.")
+        raise UserError(f"No role has enough text for a sample of {length} letters: use a shorter length.")
     whole = Table(
         np.concatenate(y).astype(np.int64),
         tuple(ALPHABET),
@@ -202,14 +202,14 @@ def shakespeare_tokens(tokenizer: str, length: int = 64, test: float = 0.2, *, _
 
     The last `test` share of a role's lines is its test part.
     """
-    who = "Data set 'shakespeare_tokens'"
-    check_blocks(who, tokenizer, length)
+    title = "Data set 'shakespeare_tokens'"
+    check_blocks(title, tokenizer, length)
     if not 0 < test < 1:
-        raise UserError(f"{who}: test={test:g} should be a share between 0 and 1.")
+        raise UserError(f"{title}: test={test:g} should be a share between 0 and 1.")
 
     def made(table: Table) -> Table:
         if "fetched" in table.facts:
-            raise UserError(f"{who}: the hub's Shakespeare is cut into letters already: {SHAKESPEARE.source} is needed.")
+            raise UserError(f"{title}: the hub's Shakespeare is cut into letters already: {SHAKESPEARE.source} is needed.")
         assert table.texts is not None
         lines = [text.splitlines(keepends=True) for text in table.texts]
         cuts = [int((1 - test) * len(own)) for own in lines]
@@ -217,8 +217,8 @@ def shakespeare_tokens(tokenizer: str, length: int = 64, test: float = 0.2, *, _
         texts += ["".join(own[cut:]) for own, cut in zip(lines, cuts, strict=True)]
         roles = np.arange(len(lines))
         parts = np.repeat([TRAIN, TEST], len(lines))
-        told = make_block_table(texts, np.tile(roles, 2), parts, table.owner_names, tokenizer, length)
-        return replace(told, facts={**table.facts, **told.facts})
+        stored = make_block_table(texts, np.tile(roles, 2), parts, table.owner_names, tokenizer, length)
+        return replace(stored, facts={**table.facts, **stored.facts})
 
     return SHAKESPEARE.samples(made, _data_dir, tokens=hash_tokenizer(tokenizer), tokens_of=tokenizer, length=length, test=test)
 
@@ -229,15 +229,17 @@ def banking77_tokens(
     """Banking77's questions to be continued token by token; client i asks about topic i modulo topics; files needed.
 
     A topic is a run of intents in alphabetical order. Its questions, those of the set's own training and test part each by themselves, are
-    dealt out by key among its clients. The topics are the true groups.
+    divided by key among its clients. The topics are the true groups.
     """
-    who = "Data set 'banking77_tokens'"
-    check_blocks(who, tokenizer, length)
+    title = "Data set 'banking77_tokens'"
+    check_blocks(title, tokenizer, length)
     for setting, value in (("clients", clients), ("topics", topics)):
-        check_count(who, setting, value)
+        check_count(title, setting, value)
     table = BANKING77.table(_data_dir)
     if not topics <= min(clients, len(table.classes)):
-        raise UserError(f"{who}: topics={topics} is more than there are clients ({clients}) or intents ({len(table.classes)}): use fewer.")
+        raise UserError(
+            f"{title}: topics={topics} is more than there are clients ({clients}) or intents ({len(table.classes)}): use fewer."
+        )
     assert table.texts is not None
     assert table.part is not None
     owners, names = _assign_questions(table, table.part, clients, topics, _data_seed), make_client_ids(clients)
@@ -248,7 +250,7 @@ def banking77_tokens(
     if len(blocks.owner_names) < clients:
         lacking = next(name for name in names if name not in blocks.owner_names)
         raise UserError(
-            f"{who}: client {lacking!r} has too few questions for a block of {length} tokens: use fewer clients or a shorter length."
+            f"{title}: client {lacking!r} has too few questions for a block of {length} tokens: use fewer clients or a shorter length."
         )
     parts = {
         which: Parts.of([np.flatnonzero((blocks.owners == i) & (blocks.given == which)) for i in range(clients)]) for which in (TRAIN, TEST)
@@ -266,7 +268,7 @@ def banking77_tokens(
         task=blocks.task,
         provenance={
             **blocks.provenance,
-            "partition": f"{topics} topics, each a run of intents in alphabetical order, its questions dealt out among its clients",
+            "partition": f"{topics} topics, each a run of intents in alphabetical order, its questions divided among its clients",
             "groups": "group g asks about topic g",
             "left_over": 0,
         },
@@ -302,10 +304,10 @@ def texts(
 
     `split` names a column of the words train, validation and test; without it the last `test` share of a client's texts is its test part.
     """
-    who, where = "Data set 'texts'", find_path(path, _data_dir)
-    check_blocks(who, tokenizer, length)
+    title, where = "Data set 'texts'", find_path(path, _data_dir)
+    check_blocks(title, tokenizer, length)
     if not 0 < test < 1:
-        raise UserError(f"{who}: test={test:g} should be a share between 0 and 1.")
+        raise UserError(f"{title}: test={test:g} should be a share between 0 and 1.")
 
     def read() -> Table:
         rows = list(csv.DictReader(io.StringIO(read_text(where))))
@@ -321,8 +323,8 @@ def texts(
         )
         return replace(made, facts={**made.facts, BLOCK_COLUMN: text})
 
-    told = {"reader": 2, "client": client, "text": text, "split": split, "length": length, "test": test}
-    return load_user_files("texts", where, [where], read, tokens=hash_tokenizer(tokenizer), **told)
+    stored = {"reader": 2, "client": client, "text": text, "split": split, "length": length, "test": test}
+    return load_user_files("texts", where, [where], read, tokens=hash_tokenizer(tokenizer), **stored)
 
 
 def _assign_parts(rows: list[dict[str, str]], split: str | None, owners: Ints, test: float, where: Path) -> Ints:

@@ -40,7 +40,6 @@ from coterie.engines.batched import make_engine, resolve_device
 from coterie.engines.engine import Engine
 from coterie.engines.loss import compute_scores
 from coterie.engines.world import World
-from coterie.evidence.folder import FolderSource
 from coterie.evidence.manifest import is_study
 from coterie.evidence.reader import Evidence
 from coterie.evidence.records import LaneKey
@@ -156,8 +155,6 @@ def load_served_models(
     method = choose_method(evidence).label if method is None else method
     check_trust([evidence.settings.model], str(folder), trust)
     check_trust([evidence.settings.plan.selection], str(folder), trust, "sampler")
-    if not isinstance(evidence.source, FolderSource):
-        raise UserError(f"{folder} was written by an earlier version, whose states cannot be read: run the study again.")
     settings = _select_lane(evidence.settings, method, seed, draw)
     key = LaneKey(settings.draws[0], settings.methods[0], settings.seeds[0])
     restored = _restore_last(folder, key, settings)
@@ -217,10 +214,10 @@ def find_recommendation(folder: Path, method: str | None) -> Recommendation | No
 def serve_clients(study: Study, lane: Lane, engine: Engine, clients: Ids) -> ServedModels:
     """What a lane that has reached its end serves these clients."""
     script = lane.method.serve(lane.state, clients, lane.context(lane.round_, everybody=True))
-    serving = run_script(script, engine, seed=lane.keyed, round_=lane.round_, draw=lane.key.draw)
+    serving = run_script(script, engine, seed=lane.derived_seed, round_=lane.round_, draw=lane.key.draw)
     world, missing = study.worlds[lane.key.draw], frozenset[int]()
     if lane.method.is_local:
-        start = lane.problem.initial(lane.keyed)()
+        start = lane.problem.initial(lane.derived_seed)()
         untrained = [row for row, model in enumerate(serving.models) if np.array_equal(model, start)]
         missing = frozenset(serving.clients[np.isin(serving.rows, untrained)].tolist())
     return ServedModels(lane, study.settings.model, world.federation.at(lane.round_), serving, world.model.make, missing)
@@ -229,7 +226,7 @@ def serve_clients(study: Study, lane: Lane, engine: Engine, clients: Ids) -> Ser
 def serve_newcomers(study: Study, lane: Lane, engine: Engine, clients: Ids) -> ServedModels:
     """The same for clients that the study never knew: a method that trains each client alone trains them first."""
     script = lane.method.admit(lane.state, clients, lane.context(lane.round_, everybody=True))
-    lane.state = run_script(script, engine, seed=lane.keyed, round_=lane.round_, draw=lane.key.draw)
+    lane.state = run_script(script, engine, seed=lane.derived_seed, round_=lane.round_, draw=lane.key.draw)
     return serve_clients(study, lane, engine, clients)
 
 
@@ -258,6 +255,24 @@ def served_result(
         lane, clients = beside, _list_all_clients(study.worlds[key.draw])[len(clients) :]
     with make_engine(study.worlds, "auto", "cpu") as engine:
         return serve_clients(study, lane, engine, clients) if newcomers is None else serve_newcomers(study, lane, engine, clients)
+
+
+def get_bundle(result: Result, client: str, method: str | None = None, *, seed: int | None = None, draw: int | None = None) -> Bundle:
+    """The bundle of a client: the model that serves it at the end of a study, with `predict`, `predict_proba` and `classes_`.
+
+    Args:
+        result: A study's result.
+        client: The client's name.
+        method: The method. Default: the one that the comparison recommends.
+        seed: The seed. Default: the study's first.
+        draw: The draw of the data. Default: the study's first.
+
+    Example:
+        >>> import coterie as ct
+        >>> result = ct.study("fedavg", data="synthetic(0,0,clients=10)", rounds=2)
+        >>> bundle = ct.get_bundle(result, "client-3")
+    """
+    return served_result(result, method, seed, draw).bundle([client])
 
 
 def _list_all_clients(world: World) -> Ids:
@@ -316,8 +331,6 @@ def _make_study_engine(folder: Path, study: Study) -> Engine:
 
 
 ONNX_FILE = "model.onnx"
-
-
 ONNX_PACKAGES = ("onnx", "onnxscript")
 
 
@@ -381,8 +394,6 @@ def write_onnx(bundle: Bundle, path: Path) -> None:
 
 
 ADAPTER_FOLDER = "adapter"  # the folder beside bundle.json
-
-
 INNER_PREFIX = "inner."  # where `NextTokens` has the language model
 
 

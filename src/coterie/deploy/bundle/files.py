@@ -40,20 +40,10 @@ from coterie.deploy.messages import COMBINERS, Delivery, MessageError, get_combi
 from coterie.engines.world import World
 
 FORMAT = 1
-
-
 HEAD_FILE = "bundle.json"
-
-
 MOST_HEAD = 1 << 26  # bytes
-
-
 MOST_SPEC = 1 << 14  # letters of a model's spec
-
-
 _Texts = Annotated[list[str], Field(min_length=1)]
-
-
 _Size = Annotated[int, Field(gt=0, le=MAX_AXIS_SIZE)]
 
 
@@ -158,11 +148,7 @@ def get_first_line(error: BaseException) -> str:
 
 
 MODELS_FILE = "models.safetensors"
-
-
 MOST_LISTED = 1 << 22  # bytes of the file's list of arrays: about 40,000 of them
-
-
 COMBINER_PREFIX = "combiner."  # before the names of a combiner's arrays
 
 

@@ -248,17 +248,32 @@ def _is_choice(found: ServedModels) -> bool:
     return len(found.serving.models) > 1 and not alone and not (rows == COMBINED).any()
 
 
-def place_in_result(
+def place(
     result: Result,
     rows: "pd.DataFrame",
-    client: str,
-    label: str | None,
-    method: str | None,
-    test: float,
-    seed: int | None,
-    draw: int | None,
+    *,
+    client: str = "newcomer",
+    label: str | None = None,
+    method: str | None = None,
+    test: float = 0.3,
+    seed: int | None = None,
+    draw: int | None = None,
 ) -> Placement:
-    """Place a client by a table of its own rows with their labels."""
+    """Place a new client by its own labelled rows: the model that it gets, its score, and how certain the choice is.
+
+    Args:
+        result: A study's result.
+        rows: The client's rows with their labels.
+        client: The client's name.
+        label: The column with the labels. Default: that of the study.
+        method: The method. Default: the one that the comparison recommends.
+        test: The share of the rows that is kept for the score.
+        seed: The seed. Default: the study's first.
+        draw: The draw of the data. Default: the study's first.
+
+    Example:
+        >>> placement = ct.place(result, rows, client="clinic 9", label="ill")  # doctest: +SKIP
+    """
     new = load_newcomer(rows, _get_known_clients(result, draw), client, label, test)
     return place_newcomer(new, lambda several: served_result(result, method, seed, draw, several))
 

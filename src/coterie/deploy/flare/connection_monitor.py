@@ -18,7 +18,7 @@ from nvflare.private.defs import CellChannel, CellChannelTopic, JobFailureMsgKey
 
 from coterie.deploy.certificates import RevokedSites
 from coterie.deploy.flare.jobs import SERVER_FOLDER
-from coterie.deploy.flare.transport import limit_frames
+from coterie.deploy.flare.transport import limit_frames, limit_queues
 from coterie.deploy.server.federation import REFRESH, write_presence
 
 CHECK_INTERVAL = 0.5  # seconds
@@ -42,6 +42,7 @@ class ConnectionMonitor(FLComponent):
     def __init__(self) -> None:
         super().__init__()
         limit_frames()  # the server's port is opened later
+        limit_queues()
         self.server, self._stop = Path(os.environ[SERVER_FOLDER]), threading.Event()
         self.removed = RevokedSites(self.server.parent)
 

@@ -2,7 +2,9 @@
 
 import os
 import queue
+import threading
 import traceback
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,12 +20,14 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
+from nvflare.private.defs import SpecialTaskName
 
 from coterie._util.errors import UserError
 from coterie._util.locks import lock_file
 from coterie.deploy.certificates import RevokedSites
+from coterie.deploy.files import is_name
 from coterie.deploy.flare.connection_monitor import hash_registration
-from coterie.deploy.flare.jobs import BODY, SERVER_FOLDER, TASK, is_run_name
+from coterie.deploy.flare.jobs import BODY, SERVER_FOLDER, TASK
 from coterie.deploy.flare.transport import IncomingStreams, survive_bad_messages
 from coterie.deploy.messages import OversizedMessage, RawMessage
 from coterie.deploy.server.federation import SCHEMA_FILE, list_connected_sites, read_registrations, read_roster
@@ -31,11 +35,7 @@ from coterie.deploy.server.runner import TooFewSitesError, run_order
 from coterie.deploy.server.runs import Journal, RunFolder
 
 LOOK = 0.05  # seconds between looks at the abort signal
-
-
 FIRST_WAIT = 120.0  # seconds for the first exchange at least: sites then load their data, whatever a phase may take later
-
-
 SILENT = 3  # phases without an answer after which a site is no longer waited for
 
 
@@ -63,7 +63,7 @@ class FlareCarrier:
         self._posted: dict[str, tuple[str, Task, float]] = {}  # by number, what is not waited for: to whom, and until when it counts
         self._come, self._replies = queue.Queue[tuple[str, RawMessage | None]](), queue.Queue[tuple[str, RawMessage | None]]()
         self._most: dict[str, int] = {}  # by site, the bytes that its answer can have
-        self._tokenise: IncomingStreams | None = None
+        self._incoming: IncomingStreams | None = None
 
     @property
     def lost(self) -> set[str]:
@@ -72,9 +72,9 @@ class FlareCarrier:
 
     def limit_answers(self, most: Mapping[str, int]) -> None:
         """From now on an answer that is larger is dropped while it comes in, and its site counts as having answered."""
-        if self._tokenise is None:
+        if self._incoming is None:
             survive_bad_messages()
-            self._tokenise = IncomingStreams(self.fl_ctx.get_engine().get_cell(), lambda site: self._most.get(site, 0), self._drop)
+            self._incoming = IncomingStreams(self.fl_ctx.get_engine().get_cell(), lambda site: self._most.get(site, 0), self._drop)
         at_work = {site for site, _, _ in list(self._posted.values())}
         self._most |= {site: max(own, self._most.get(site, 0)) if site in at_work else own for site, own in most.items()}
 
@@ -178,8 +178,6 @@ def _store_reply(replies: "queue.Queue[tuple[str, RawMessage | None]]", name: st
 
 
 SHORT_STAY = 100  # rounds: a site that is lost sooner than that is lost again for the same reason
-
-
 LONGEST_WAIT = 64  # rounds at most until such a site is taken in again
 
 
@@ -232,7 +230,55 @@ def _count_rounds(lines: Sequence[Mapping[str, Any]]) -> int:
     return sum(line["what"] == "round" for line in lines)
 
 
-CHECK = 0.02  # seconds between FLARE's looks at its tasks; there is no setting for it
+CHECK = 0.1  # seconds between FLARE's looks at tasks that failed; there is no setting for it
+HOLD = 2.0  # seconds that a site's request for work is held while there is none
+MOST_HELD = 32  # requests held at once: each takes one of the 64 threads that FLARE has for all requests
+
+
+class TaskRequests:
+    """Holds a site's request for work until there is some. FLARE would have every site ask again and again, which costs all of them time.
+
+    One request of a site is held. Where too many are, a site is asked to try again, as FLARE does.
+    """
+
+    def __init__(self, answer: Callable[[Client, FLContext], tuple[str, str, Any]]) -> None:
+        """`answer` is FLARE's own, which does not wait."""
+        self.answer = answer
+        self.changed = threading.Condition()
+        self.sent = Counter[str]()  # tasks by site
+        self.held: set[str] = set()
+        self.closed = False
+
+    def notify(self, site: str) -> None:
+        """There is a task for a site."""
+        with self.changed:
+            self.sent[site] += 1
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        """Answer all that are held, and hold none any more."""
+        with self.changed:
+            self.closed = True
+            self.changed.notify_all()
+
+    def __call__(self, client: Client, fl_ctx: FLContext) -> tuple[str, str, Any]:
+        end = monotonic() + HOLD
+        while True:
+            sent = self.sent[client.name]
+            answer = self.answer(client, fl_ctx)
+            if answer[0] != SpecialTaskName.TRY_AGAIN or not self._wait(client.name, sent, end):
+                return answer
+
+    def _wait(self, site: str, sent: int, end: float) -> bool:
+        """Wait for a task that was not there when `sent` was read; whether to look again."""
+        with self.changed:
+            if self.closed or site in self.held or len(self.held) >= MOST_HELD:
+                return False
+            self.held.add(site)
+            try:
+                return self.changed.wait_for(lambda: self.closed or self.sent[site] != sent, end - monotonic())
+            finally:
+                self.held.discard(site)
 
 
 class CoterieController(Controller):
@@ -241,7 +287,7 @@ class CoterieController(Controller):
     def __init__(self, run: str) -> None:
         """A job says no more than a run's name: where runs lie and what was ordered, the server knows itself."""
         super().__init__()
-        if not is_run_name(run):
+        if not is_name(run):
             raise UserError("A job names a run by letters, digits, - . = and _.")
         self.server = Path(os.environ[SERVER_FOLDER])
         self.folder = self.server.parent / "runs" / run
@@ -252,12 +298,23 @@ class CoterieController(Controller):
         self.began_with: dict[str, str] = {}  # by site, the mark of its registration
         self.removed = RevokedSites(self.server.parent)
         self.journal = Journal(self.folder)
+        self.requests: TaskRequests | None = None
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         self.communicator._task_check_period = CHECK
+        runner = fl_ctx.get_prop(FLContextKey.RUNNER)
+        self.requests = runner.process_task_request = TaskRequests(runner.process_task_request)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
-        """Nothing is left open."""
+        if self.requests is not None:
+            self.requests.close()
+
+    def send(self, task: Task, fl_ctx: FLContext, targets: list[str], **options: Any) -> None:
+        """Offer a task to sites, and answer what they have asked for work."""
+        super().send(task, fl_ctx, targets, **options)
+        for site in targets:
+            if self.requests is not None:
+                self.requests.notify(site)
 
     def process_result_of_unknown_task(self, client: Client, task_name: str, client_task_id: str, result: Any, fl_ctx: FLContext) -> None:
         """An answer that came too late does not count, and is written down."""

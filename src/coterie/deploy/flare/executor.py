@@ -13,12 +13,14 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
+from coterie._util.errors import UserError
 from coterie.deploy.flare.jobs import BODY, KIT
-from coterie.deploy.messages import Hello, is_kind
+from coterie.deploy.flare.transport import ASKS, IncomingStreams
+from coterie.deploy.messages import LIMIT, Hello, OversizedMessage, is_kind
 
 TRIES = 2
-
-
+MEGABYTE = 1_000_000
+MOST_ASKS = 64  # of the largest size that the policy takes, in one message
 LOOK = 0.2  # seconds between looks at the abort signal
 
 
@@ -27,13 +29,23 @@ class CoterieExecutor(Executor):
 
     def __init__(self) -> None:
         super().__init__()
+        self.kit = Path(os.environ[KIT])
         self.child: Any = None
         self.line: Connection | None = None
         self.hello: bytes | None = None  # the server's introduction, for a child that takes another's place
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        if event_type == EventType.END_RUN:
+        if event_type == EventType.START_RUN:
+            most = _read_limit(self.kit)
+            IncomingStreams(fl_ctx.get_engine().get_cell(), lambda sender: most, self._log_oversized, ASKS)
+        elif event_type == EventType.END_RUN:
             self._end()
+
+    def _log_oversized(self, sender: str, excess: OversizedMessage) -> None:
+        """In a thread of FLARE: asks were dropped while they came in, and the server gets no answer."""
+        sentence = f"Asks of {excess.size:,} bytes were dropped: at most {excess.limit:,} are read ('message_megabytes' in policy.toml).\n"
+        with (self.kit / "site.log").open("a", encoding="utf-8") as log:
+            log.write(sentence)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         data = shareable.get(BODY)
@@ -83,7 +95,7 @@ class CoterieExecutor(Executor):
             self._end()
             context = get_context("spawn")
             self.line, theirs = context.Pipe()
-            self.child = context.Process(target=_run_child, args=(theirs, Path(os.environ[KIT])), daemon=True)
+            self.child = context.Process(target=_run_child, args=(theirs, self.kit), daemon=True)
             self.child.start()
             theirs.close()
         return self.line
@@ -97,6 +109,16 @@ class CoterieExecutor(Executor):
         if self.line is not None:
             self.line.close()
         self.child, self.line = None, None
+
+
+def _read_limit(kit: Path) -> int:
+    """How many bytes the asks of one phase may have together."""
+    from coterie.deploy.site.policy import read_policy
+
+    try:
+        return min(LIMIT, int(read_policy(kit / "policy.toml").message_megabytes * MEGABYTE) * MOST_ASKS)
+    except UserError:  # the child refuses to answer with this policy, and reports why
+        return LIMIT
 
 
 def _run_child(line: Connection, kit: Path) -> None:

@@ -7,7 +7,6 @@ site, nothing else.
 
 import json
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,55 +17,26 @@ from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 
 from coterie._util.errors import UserError
 from coterie._util.json_io import read_json_object
-from coterie.deploy.files import keep_private
+from coterie.deploy.files import is_name, keep_private
 from coterie.deploy.server.federation import FederationFolder
 
 KIT = "COTERIE_KIT"  # the folder of the site's kit, said by `coterie join`
-
-
 SERVER_FOLDER = "COTERIE_SERVER"  # the folder of the server's kit, in the environment of its processes
-
-
 TASK, BODY = "coterie", "message"
-
-
 PROJECT_SERVER, ORGANISATION = "coterie-server", "coterie"
-
-
 ADMIN, ROLE = "admin@coterie.local", "project_admin"
-
-
 CONTROLLER = "coterie.deploy.flare.controller.CoterieController"
-
-
 EXECUTOR = "coterie.deploy.flare.executor.CoterieExecutor"
-
-
 MONITOR, JOB_VALIDATOR = "coterie.deploy.flare.connection_monitor.ConnectionMonitor", "coterie.deploy.flare.jobs.JobValidator"
-
-
 HEARTBEAT_TIMEOUT = 20  # seconds without a sign of life after which a site counts as gone
-
-
 MOST_SITES = 1000
-
-
 OWN_FILES = {"resources.json", "authorization.json", "log_config.json"}  # in local/
-
-
 FLARE_FILES = {"resources.json.default", "authorization.json.default", "log_config.json.default", "privacy.json.sample"}  # of FLARE's
-
-
 STARTUP = {"fed_client.json", "fed_server.json", "client.crt", "client.key", "server.crt", "server.key", "rootCA.pem"}
-
-
 SCRIPTS = {"start.sh", "sub_start.sh", "stop_fl.sh"}  # FLARE's, in older kits; nothing runs them
-
 
 # Rights that are not named are denied: byoc, shell_commands, clone_job, download_job, view, manage_job, operate and all commands of these.
 SERVER_RIGHTS = {ROLE: dict.fromkeys(("submit_job", "list_jobs", "abort_job", "enable_client", "disable_client"), "any")}
-
-
 SITE_RIGHTS = {ROLE: {"submit_job": "any"}}
 
 
@@ -119,13 +89,8 @@ def write_server_files(federation: FederationFolder) -> None:
 
 
 _NO_GPU = {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0, "expiration_period": 300}  # a site says itself what it trains on
-
-
 _LINE = "%(asctime)s - %(name)s - %(levelname)s - %(fl_ctx)s - %(message)s"
-
-
 _FILE = {"class": "logging.handlers.RotatingFileHandler", "filename": "log.txt", "maxBytes": 20 << 20, "backupCount": 3}
-
 
 LOGGING = {
     "version": 1,
@@ -174,15 +139,8 @@ def _check_files(folder: Path) -> None:
 
 
 POLL = 0.02  # seconds between a site's questions for work
-
-
 SERVER_APP, SITE_APP = "server_app", "site_app"
-
-
 SERVER_FILE, SITE_FILE = "config/config_fed_server.json", "config/config_fed_client.json"
-
-
-RUN = re.compile("[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}")
 
 
 def write_job(folder: Path, run: str, sites: Sequence[str]) -> Path:
@@ -255,11 +213,6 @@ def find_job_fault(app: Path, authority: Path, *, at_site: bool) -> str:
         run = tree["workflows"][0]["args"]["run"]
     except (ValueError, KeyError, TypeError, IndexError):
         return "a job that cannot be read"
-    if not is_run_name(run):
+    if not is_name(run):
         return "a job of a run without a name"
     return "" if tree == make_server_config(run) else "a job that does something else than Coterie's"
-
-
-def is_run_name(name: object) -> bool:
-    """Whether a name can be a run's folder: it comes from a job, and must not lead elsewhere."""
-    return isinstance(name, str) and RUN.fullmatch(name) is not None

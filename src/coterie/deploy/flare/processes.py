@@ -34,11 +34,7 @@ if TYPE_CHECKING:
 
 
 LOCK_FILE = "process.lock"
-
-
 PATIENCE = 15.0  # seconds for processes without a parent to end
-
-
 FLARE_MODULES = "nvflare.private.fed.app."  # in the command line of each of its processes, before the folder
 
 
@@ -160,11 +156,7 @@ def _is_orphan(process: Any) -> bool:
 
 
 HEARTBEAT = 4  # seconds
-
-
 LOG_FILE = "flare.log"
-
-
 OWNER_ALONE = 0o077  # the umask of all that FLARE's processes write: nobody else may read it
 
 
@@ -312,7 +304,6 @@ def _is_listening(federation: FederationFolder, process: int) -> bool:
 
 
 REGISTERED = "Successfully registered client"
-
 
 # What FLARE's log says, and what it means; {site} and {server} are filled in.
 LOG_MESSAGES = (

@@ -33,34 +33,19 @@ from coterie.deploy.flare.jobs import ADMIN, SERVER_FOLDER
 from coterie.deploy.flare.transport import SCHEME, PrivateSocketDriver
 
 log = logging.getLogger(__name__)
-
-
 NUMBER = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-
-
 OPERATOR = re.compile(f"_admin_{NUMBER}")
-
-
 CELL = re.compile(rf"([A-Za-z0-9_-]{{1,60}})(?:\.({NUMBER}))?")
-
-
 LONGEST_NOTE = 100  # characters of a field from the wire in a log
-
-
 SERVER, SERVER_JOB, SITE, SITE_JOB, ADMIN_ROLE = "server", "server job", "site", "site job", "operator"
-
-
 _BYE = "cellnet.channel/bye"
-
 
 _WORK = (
     *("server_command:get_task", "server_command:submit_update"),
     *("aux_communication:__sync_runner__", "aux_communication:__task_check__", "aux_communication:__job_heartbeat__"),
 )
 
-
 _SERVER_ORDERS = ("server_command:abort", "server_command:handle_dead_job")
-
 
 # By receiver and sender, the requests that a federation needs, as channel/topic. What is streamed is named by what is in the stream.
 REQUESTS: dict[tuple[str, str], frozenset[str]] = {
@@ -85,7 +70,6 @@ REQUESTS: dict[tuple[str, str], frozenset[str]] = {
     (SITE_JOB, SERVER_JOB): frozenset({"aux_communication/__end_run__", *(f"return_only/{what}" for what in _WORK)}),
 }
 
-
 # What a site does for the server and for its own job; the name is in the message, not in its header.
 SITE_ORDERS = {
     SERVER: frozenset(
@@ -94,10 +78,7 @@ SITE_ORDERS = {
     SITE_JOB: frozenset({TrainingTopic.NOTIFY_JOB_STATUS}),
 }
 
-
 STREAMS = {(SERVER, ADMIN_ROLE), (SERVER, SERVER_JOB), (SERVER_JOB, SERVER), (SERVER_JOB, SITE_JOB), (SITE_JOB, SERVER_JOB)}
-
-
 WHEN_REVOKED = frozenset({"task/challenge", "task/register"})  # FLARE answers both with a refusal that the site can show
 
 
@@ -183,7 +164,7 @@ class Guard:
             return "not the process that its connection proves"
         if not self._speaks_for(peer, origin, letter):
             return "an origin that is not its own"
-        if peer.site in self.removed() and self.own.role == SERVER and letter.subject not in WHEN_REVOKED:
+        if self.own.role == SERVER and peer.site and letter.subject not in WHEN_REVOKED and peer.site in self.removed():
             return "a removed site"
         if letter.destination != self.name and not self._passes_on(origin, destination):
             return "not for this process"
@@ -318,7 +299,6 @@ def _is_expected(cell: Any, numbers: object) -> bool:
 
 
 VERSION = "2.9."  # of FLARE: the one whose messages `protection` lists, and that was attacked
-
 
 COMMANDS = {
     *("_cert_login", "_logout", "_commands", "_check_session"),

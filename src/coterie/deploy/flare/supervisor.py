@@ -57,8 +57,6 @@ def send_site_command(federation: FederationFolder, what: str, site: str) -> boo
 
 
 TRIES = 3  # jobs of a run that may end without a round before it counts as failed
-
-
 PATIENCE = 10.0  # seconds for jobs to end when the server is stopped
 
 

@@ -27,6 +27,7 @@ from nvflare.fuel.f3.drivers.base_driver import BaseDriver
 from nvflare.fuel.f3.drivers.driver import ConnectorInfo
 from nvflare.fuel.f3.drivers.driver_params import DriverCap, DriverParams
 from nvflare.fuel.f3.drivers.socket_conn import SocketConnection
+from nvflare.fuel.f3.sfm import conn_manager
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamDataType, StreamHeaderKey
 from nvflare.fuel.f3.streaming.stream_types import StreamError
@@ -34,12 +35,12 @@ from nvflare.fuel.f3.streaming.stream_types import StreamError
 from coterie.deploy.messages import OversizedMessage
 
 SCHEME = "private"
-
-
 SOCKET_FOLDER = "sockets"  # in the workspace of the process
-
-
 LONGEST_PATH = 100  # bytes of a socket's path that every system takes
+
+
+class PrivateSocketConnection(SocketConnection):
+    """A connection between a process and its job."""
 
 
 class PrivateSocketDriver(BaseDriver):
@@ -80,7 +81,7 @@ class PrivateSocketDriver(BaseDriver):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
             with _ShortPath(_get_path(connector)) as name:
                 line.connect(name)
-            connection = SocketConnection(line, connector, False)
+            connection = PrivateSocketConnection(line, connector, False)
             self.add_connection(connection)
             connection.read_loop()
             self.close_connection(connection)
@@ -125,7 +126,7 @@ class _Handler(BaseRequestHandler):
     server: _Server
 
     def handle(self) -> None:
-        connection = SocketConnection(self.request, self.server.connector, False)
+        connection = PrivateSocketConnection(self.request, self.server.connector, False)
         self.server.driver.add_connection(connection)
         connection.read_loop()
         self.server.driver.close_connection(connection)
@@ -153,30 +154,19 @@ def _get_path(connector: ConnectorInfo) -> Path:
 
 
 FRAME = 16 << 20  # bytes of a frame: FLARE streams in chunks of 1 MiB, and what it does not stream is smaller
-
-
 SMALL = 4 << 20  # bytes of a stream that is no result: questions for work, signs of life, replies of the server's parent
-
-
 WRAPPING = 64 << 10  # bytes that FLARE adds to a result
-
-
 HEADERS = 256  # bytes that a frame counts for beside its payload: many empty ones are a flood, too
-
-
 RESULTS, OTHERS = 2, 8  # streams of a site that may be open at once: each takes one of the 64 threads that FLARE has for all of them
-
-
 FORGOTTEN = 60.0  # seconds without a frame after which a stream is no longer open
-
-
 REMEMBERED = 4096  # streams that were dropped, whose frames may still come
-
-
 SERVER = "server"  # the server's own processes
 
-
+# What is streamed between the two parts of a job: a site's replies, and the asks that it gets when it asks for work
 RESULT = (CellChannel.SERVER_COMMAND, ServerCommandNames.SUBMIT_UPDATE)
+ASKS = (CellChannel.RETURN_ONLY, f"{CellChannel.SERVER_COMMAND}:{ServerCommandNames.GET_TASK}")
+RELAYED = 64  # frames of one connection that wait to be relayed; its sender then waits
+UNREAD = 256  # frames that wait for a site to read them; FLARE has at most 16 MiB of a stream on its way
 
 
 def limit_frames(most: int = FRAME) -> None:
@@ -184,6 +174,33 @@ def limit_frames(most: int = FRAME) -> None:
     for driver in (grpc_driver, aio_grpc_driver):
         options = [(name, value) for name, value in driver.GRPC_DEFAULT_OPTIONS if name != "grpc.max_receive_message_length"]
         driver.GRPC_DEFAULT_OPTIONS[:] = [*options, ("grpc.max_receive_message_length", most)]
+
+
+def limit_queues(relayed: int = RELAYED, unread: int = UNREAD) -> None:
+    """Bound what the server's parent holds for a connection between a site and its job: FLARE has queues without an end.
+
+    A site that sends faster than the job reads is not read from meanwhile. One that does not read what it gets is disconnected.
+    """
+    submit = conn_manager.ConnManager.process_frame
+
+    def process_frame(self: Any, connection: Any, frame: Any) -> None:
+        if isinstance(connection.conn, PrivateSocketConnection):  # of the job, which must always be read: it would wait for the sites
+            return submit(self, connection, frame)
+        slots = vars(connection).setdefault("coterie_slots", threading.Semaphore(relayed))
+        slots.acquire()
+        try:
+            self.frame_mgr_executor.submit(self.process_frame_task, connection, frame).add_done_callback(lambda _: slots.release())
+        except RuntimeError:  # FLARE is ending
+            slots.release()
+
+    class UnreadFrames(grpc_driver.QQ):
+        def append(self, i: Any) -> None:
+            if self.q.qsize() >= unread:
+                self.close()
+            super().append(i)
+
+    conn_manager.ConnManager.process_frame = process_frame
+    grpc_driver.QQ = UnreadFrames
 
 
 def survive_bad_messages() -> None:
@@ -198,7 +215,7 @@ class _Stream:
     """What has come of a stream."""
 
     site: str
-    is_result: bool
+    is_large: bool
     received: int = 0
     seen: float = 0.0
     frames: set[int] = field(default_factory=set)
@@ -212,9 +229,22 @@ class _Stream:
 class IncomingStreams:
     """Stands between a cell and its receiver of streams, and passes on what is within bounds."""
 
-    def __init__(self, cell: Any, allowed: Callable[[str], int], dropped: Callable[[str, OversizedMessage], None]) -> None:
-        """`allowed` says how large a site's result can be now; `dropped` is told of a result that is larger, once."""
-        self.allowed, self.dropped, self.reject = allowed, dropped, cell.byte_receiver.reject
+    def __init__(
+        self,
+        cell: Any,
+        allowed: Callable[[str], int],
+        dropped: Callable[[str, OversizedMessage], None],
+        large: tuple[str, str] = RESULT,
+    ) -> None:
+        """Take the receiver's place.
+
+        Args:
+            cell: The cell whose streams are bounded.
+            allowed: How many bytes a large stream of a sender can have now.
+            dropped: Called once for a large stream that has more.
+            large: Channel and topic of streams that may be large: results at the server, asks at a site.
+        """
+        self.allowed, self.dropped, self.large, self.reject = allowed, dropped, large, cell.byte_receiver.reject
         self.open: dict[tuple[str, int], _Stream] = {}
         self.refused: OrderedDict[tuple[str, int], None] = OrderedDict()
         self.stale: list[tuple[str, int]] = []  # to be stopped once the lock is free
@@ -245,7 +275,7 @@ class IncomingStreams:
         error = StreamError(f"more than the {excess.limit:,} bytes that are waited for")
         if not _drop_stream(key, error):
             self.reject(message, error)
-        if stream.is_result:
+        if stream.is_large:
             self.dropped(stream.site, excess)
         return None
 
@@ -253,14 +283,14 @@ class IncomingStreams:
         found = self.open.get(key)
         if found is None:
             about = (message.get_header(StreamHeaderKey.CHANNEL), message.get_header(StreamHeaderKey.TOPIC))
-            found = self.open[key] = _Stream(key[0].partition(".")[0], about == RESULT)
+            found = self.open[key] = _Stream(key[0].partition(".")[0], about == self.large)
         return found
 
     def _excess(self, stream: _Stream, message: Any) -> OversizedMessage | None:
         """Count a frame; what is too much of it, if anything is."""
         now, length = monotonic(), len(message.payload or b"")
         number, size = message.get_header(StreamHeaderKey.SEQUENCE), message.get_header(StreamHeaderKey.SIZE, 0)
-        most = self.allowed(stream.site) + WRAPPING if stream.is_result else SMALL
+        most = self.allowed(stream.site) + WRAPPING if stream.is_large else SMALL
         stream.seen = now
         stream.received += length + HEADERS
         declared = size if isinstance(size, int) and size >= 0 else most + 1
@@ -275,9 +305,9 @@ class IncomingStreams:
         """Whether a site has too many streams of a kind open."""
 
         def count() -> int:
-            return sum(each.site == stream.site and each.is_result == stream.is_result for each in self.open.values())
+            return sum(each.site == stream.site and each.is_large == stream.is_large for each in self.open.values())
 
-        most = RESULTS if stream.is_result else OTHERS
+        most = RESULTS if stream.is_large else OTHERS
         if count() <= most or stream.site == SERVER:
             return False
         for key in [key for key, each in self.open.items() if each is not stream and now - each.seen >= FORGOTTEN]:

@@ -28,8 +28,6 @@ from coterie.deploy.server.validation import (
 from coterie.engines.engine import AsyncAsk, AsyncReplies, Engine, StampedAsk
 
 ReplyRows = dict[int, dict[str, Array]]  # by client, its row of every column
-
-
 ReadReplies = Callable[[str, RawMessage, tuple[AskBatch, list[int]], list[ReplyRows], list[dict[int, RefusedReply]]], None]
 
 

@@ -16,14 +16,8 @@ from coterie._util.json_io import format_json, read_json_object, write_json
 from coterie.deploy.files import escape_text, is_name
 
 FEDERATION_FILE = "federation.json"
-
-
 PROJECT = "coterie"  # FLARE's name of a federation
-
-
 ROSTER_FILE = "roster.json"  # what the operator lets each site claim
-
-
 SCHEMA_FILE = "schema.json"  # the columns that the sites of the last run agreed on
 
 
@@ -147,11 +141,7 @@ def check_site_name(name: str) -> None:
 
 
 CONNECTED_FILE = "connected.json"
-
-
 REFRESH = 2.0  # seconds after which it is written again, changed or not
-
-
 STALE = 15.0  # seconds without a word after which a server counts as stopped
 
 

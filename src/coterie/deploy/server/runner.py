@@ -120,7 +120,7 @@ def make_deliveries(
             continue
         lane.resume_from(states[lane.key].end, states[lane.key].state)
         script = lane.method.serve(lane.state, roster.available, lane.context(lane.round_))
-        serving = run_script(script, engine, seed=lane.keyed, round_=lane.round_, draw=lane.key.draw)
+        serving = run_script(script, engine, seed=lane.derived_seed, round_=lane.round_, draw=lane.key.draw)
         names = name_models(lane, serving, roster.ids)
         found = {}
         for site, own in _group_by_site(members, serving.clients).items():
@@ -139,11 +139,7 @@ def _group_by_site(members: Members, clients: Ids) -> dict[str, Ids]:
 
 
 UNDELIVERED_FILE = "undelivered.json"  # the sites that did not say that they have their models
-
-
 POLL = 2.0  # seconds between questions to sites that have not approved the order
-
-
 TURN = 60.0  # seconds that a job waits for approvals while other runs wait for their turn
 
 

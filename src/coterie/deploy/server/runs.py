@@ -19,9 +19,10 @@ from coterie._util.json_io import read_json_object, to_json_value, write_json
 from coterie.core.local import Local
 from coterie.deploy.certificates import find_expiring
 from coterie.deploy.files import LONGEST_NAME, escape_text, is_name
-from coterie.deploy.messages import LIMIT
+from coterie.deploy.messages import LIMIT, read_schema
 from coterie.deploy.orders import LONGEST_NOTE, OrderTerms, find_asks
-from coterie.deploy.server.federation import FederationFolder, read_presence
+from coterie.deploy.server.federation import SCHEMA_FILE, FederationFolder, read_presence
+from coterie.deploy.server.members import read_stored_schema
 from coterie.evidence.folder import list_segments
 from coterie.evidence.manifest import is_study
 from coterie.evidence.reader import Evidence
@@ -34,8 +35,6 @@ from coterie.run.callbacks import Callback
 from coterie.run.lanes import Lane, derive_seed
 
 STATUS_FILE, JOURNAL_FILE = "status.json", "journal.jsonl"
-
-
 LONGEST_ENTRY = 2000  # characters of a text in a line
 
 
@@ -171,11 +170,7 @@ class Order:
 
 
 ORDER_FILE, STOP_FILE = "order.json", "stop"
-
-
 WAITING, SUBMITTED, RUNNING_NOW, AGAIN = "waiting", "submitted", "running", "again"
-
-
 END_STATES = ("complete", "refused", "failed", "aborted")  # what else a run may come to
 
 
@@ -253,10 +248,14 @@ def make_run(federation: FederationFolder, name: str) -> RunFolder:
     """A run that is not there yet."""
     if not is_name(name):
         raise UserError(f"A run cannot be called {escape_text(name, 100)!r}: use letters, digits, - . = and _, at most {LONGEST_NAME}.")
-    folder = federation.runs / name
-    if folder.exists():
-        raise UserError(f"The federation has a run {name!r} already: choose another --name, or go on with it by --resume.")
-    return RunFolder(folder)
+    if _is_taken(federation, name):
+        raise UserError(f"The federation has a run {name!r} already: choose another --name, or resume it with --resume.")
+    return RunFolder(federation.runs / name)
+
+
+def _is_taken(federation: FederationFolder, name: str) -> bool:
+    """Whether there is a run of a name. The status is written last: a folder without one is of a launch that was killed."""
+    return (federation.runs / name / STATUS_FILE).exists()
 
 
 def get_operator_name() -> str:
@@ -270,7 +269,7 @@ def get_operator_name() -> str:
 def find_free_name(federation: FederationFolder, stem: str) -> str:
     """A name that no run has: the stem, or the stem with a number."""
     number = 1
-    while (federation.runs / (name := stem if number == 1 else f"{stem}-{number}")).exists():
+    while _is_taken(federation, name := stem if number == 1 else f"{stem}-{number}"):
         number += 1
     return name
 
@@ -286,8 +285,15 @@ def summarize_federation(federation: FederationFolder) -> dict[str, Any]:
     runs = [_summarize_run(run) for run in list_runs(federation)]
     address = f"{federation.host}:{federation.port}"
     tree = {"server": address, "listening": presence.alive, "sites": sites, "removed": list(federation.removed), "runs": runs}
+    tree["columns"] = _list_columns(federation)
     tree["certificates_ending"] = {name: f"{ends:%Y-%m-%d}" for name, ends in find_expiring(federation).items()}
     return dict(to_json_value(tree))
+
+
+def _list_columns(federation: FederationFolder) -> list[str]:
+    """The columns that the sites of the last run agreed on; none where samples have no named columns."""
+    text = read_stored_schema(federation.folder / SCHEMA_FILE)
+    return [escape_text(column.name) for column in read_schema(text).columns] if text else []
 
 
 def _summarize_run(run: RunFolder) -> dict[str, Any]:

@@ -28,32 +28,18 @@ from coterie.deploy.messages import (
 )
 
 MOST = (1 << 31) - 1  # of any count: evidence holds them in 32 bits
-
-
 MOST_CLIENTS = 100_000  # of a site that the operator's roster does not name
-
-
 MOST_NUMBERS = 1 << 24  # in a sample
-
-
 MOST_CLASSES = 100_000
-
-
 NAME, REASON, SHOWN = 200, 500, 300  # characters of a name, of a reason for a refusal, and of what is shown of any text from a site
-
-
 HUNDRED = 100  # test samples that a site says it has where it does not tell how many
-
-
 CARD_BYTES, RECEIPT_BYTES = 16 << 20, 16 << 10
-
 
 BASE_BYTES, ASK_BYTES, CHARACTER_BYTES = (
     64 << 10,
     8 << 10,
     16,
 )  # of a reply beside its numbers: at most, for each ask, for each character of an id
-
 
 T = TypeVar("T", ReplyBatch, SiteCard, Receipt)
 
@@ -174,9 +160,7 @@ CARD: Rules = {
     "schema": (Rule("empty, or the schema of the card's features, classes and shape", _fits_schema),),
 }
 
-
 RECEIPT: Rules = {"folder": (text_rule(NAME),)}
-
 
 DENIAL: Rules = {
     "reason": (text_rule(REASON),),
@@ -220,16 +204,9 @@ def _fits_tests(value: Ints, reply: Evaluated, asked: ReplyContext) -> bool:
 
 
 COUNTS = Rule(f"whole numbers from 0 to {MOST:,}", lambda value, *_: _is_countable(value))
-
-
 AT_LEAST_ZERO = Rule("not below zero", lambda value, *_: not (value < 0).any())
-
-
 SIZES = (COUNTS, Rule("no more samples than the site's card says", _fits_card, Refusal.MISCOUNTED))
-
-
 BY_CLASS = Rule(f"whole numbers from 0 to {MOST:,}, one for each class", _has_classes)
-
 
 REPLIES: Mapping[type[Reply], Rules] = {
     Trained: {

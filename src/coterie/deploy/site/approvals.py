@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
 
 ORDERS_FILE = "orders.json"
-
-
 MOST_PENDING = 50  # orders that wait at once: a server could send new ones without end
-
-
 State = Literal["pending", "approved", "refused"]
 
 

@@ -77,11 +77,7 @@ def _import_rdp() -> Any:
 
 
 FORMAT = 2
-
-
 DATA = "data:"  # what the names of clients' data begin with, beside those of clients
-
-
 SEAL = "ledger"  # the key of an audit line that seals a version
 
 

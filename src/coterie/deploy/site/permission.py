@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 
 
 WORD = (1 << 64) - 1
-
-
 NAME_LENGTH = 64  # characters of a purpose or of another word
-
-
 SHOWN_LENGTH = 40  # characters of a wrong value
 
 
@@ -54,8 +50,6 @@ class AskSizes:
 
 
 Bound = int | float | str  # a number, or the name of a size
-
-
 Check = Callable[[Any, AskSizes], str]  # what a value should be; empty where it is
 
 
@@ -159,7 +153,6 @@ def _check_rule(value: Any, sizes: AskSizes) -> str:
 
 COUNT = 1 << 53
 
-
 _MODEL_ASK: dict[str, Check] = {
     "clients": array(np.int64, "clients"),  # which of them are here is the policy's question
     "models": array(np.float32, "models", "numbers"),
@@ -169,12 +162,8 @@ _MODEL_ASK: dict[str, Check] = {
     "held": integer(0, COUNT),
 }
 
-
 _LIMIT = optional(number(above=True))
-
-
 COMBINERS = (Mixture, Online, Mean, MostConfident, AccuracyGate, OwnExpert)
-
 
 FIELDS: dict[type, dict[str, Check]] = {
     StampedAsk: {

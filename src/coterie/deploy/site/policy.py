@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
 Delta = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -76,8 +74,6 @@ class DpSgd(PolicyTable):
 
 
 Mechanism = Annotated[NoPrivacy | ClipNoise | DpSgd, Field(discriminator="mechanism")]
-
-
 MECHANISMS: dict[str, type[PolicyTable]] = {"none": NoPrivacy, "clip+noise": ClipNoise, "dp-sgd": DpSgd}
 
 
@@ -118,31 +114,19 @@ def _is_listed(spec: str, names: Iterable[str]) -> bool:
 
 
 AskName = Literal["Train", "Gradient", "Losses", "AskErrors", "Evaluate", "SketchedTrain", "SketchedGradient"]
-
-
 SKETCHED: tuple[AskName, ...] = ("SketchedTrain", "SketchedGradient")  # answered, too, where the whole is
-
 
 # Coterie's own; listed here so that reading a policy needs no torch
 BUILT_MODELS = ("cnn", "densenet121", "lstm", "mclr", "mlp", "resnet18", "resnet50", "rnn")
 
-
 # These read a file or folder of the site, or the hub, that the server names: not unless the site says so.
 READING_MODELS = ("efficientnet_lite0", "fusion", "lm", "text")
-
-
 OWN_MODELS = tuple(sorted((*BUILT_MODELS, *READING_MODELS)))
-
-
 OWN_RULES = ("DittoRule", "MOONRule")  # Ditto's and MOON's
-
 
 # Words that are choices of a model's own, by its setting: no other text of a spec is read as anything but a name in `model_files`.
 _IMAGE: dict[str, tuple[str, ...]] = {"stem": ("cifar", "imagenet"), "norm": ("batch", "group")}
-
-
 _TRAINED: dict[str, tuple[str, ...]] = {"train": ("head", "lora", "all")}
-
 
 MODEL_WORDS: dict[str, dict[str, tuple[str, ...]]] = {
     "cnn": {"variant": ("mcmahan", "fedsim", "fedsim_table")},
@@ -155,7 +139,6 @@ MODEL_WORDS: dict[str, dict[str, tuple[str, ...]]] = {
     "fusion": _TRAINED,
 }
 
-
 POSITIONS: dict[str, tuple[str, ...]] = {  # the settings of those models, in the order in which they may stand without a name
     "cnn": ("variant",),
     "resnet18": ("stem", "norm"),
@@ -167,13 +150,8 @@ POSITIONS: dict[str, tuple[str, ...]] = {  # the settings of those models, in th
     "fusion": ("text", "image", "train"),
 }
 
-
 SPEC_LENGTH = 1000  # characters of a model's spec
-
-
 SHOWN_LENGTH = 40  # of a word in it
-
-
 Names = Annotated[tuple[str, ...], Field(strict=False)]  # TOML has lists
 
 

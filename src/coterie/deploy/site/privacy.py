@@ -53,8 +53,6 @@ def draw_poisson_batch(samples: int, rate: float) -> Ints:
 
 
 HUNDRED = 100  # samples that a client says to have where their number is protected
-
-
 MOMENTS = ("running_mean", "running_var")  # batch norm's; no other buffer leaves under noise
 
 

@@ -122,44 +122,47 @@ def _find_places(kept: Ints, own: Ints) -> Ints:
     return np.searchsorted(kept, own).astype(np.int64)
 
 
-AnswerAll = Callable[[Sequence[StampedAsk]], list[Any]]  # a Reply, or a Denied, for each ask; clients by the site's own numbers
+AnswerAll = Callable[[Sequence[StampedAsk]], list[Any]]  # a Reply or a Denial for each ask; clients by the site's own numbers
 
 
-def answer_batch(
-    data: bytes, world: World, answer: AnswerAll, limit: int = LIMIT, tell: Callable[[Denial], None] = lambda denied: None
-) -> bytes:
-    """The answers to a parcel. Clients get the numbers they have here, and on the way back those of the parcel. `tell` hears of a parcel
-    that is refused as a whole, of which `answer` never does."""
-    parcel = from_message(data, AskBatch, limit)
+def answer_batch(batch: AskBatch, world: World, answer: AnswerAll, report: Callable[[Denial], None] = lambda denied: None) -> bytes:
+    """Answer a batch of asks. Clients get the numbers that they have here, and in the replies those of the batch.
+
+    Args:
+        batch: The asks.
+        world: The site's clients.
+        answer: Answers the asks.
+        report: Called with the denial of a batch that is refused as a whole, which `answer` never sees.
+    """
     own = {name: i for i, name in enumerate(world.federation.ids)}
-    fault = next(_find_batch_faults(parcel, own), None)
+    fault = next(_find_batch_faults(batch, own), None)
     if fault is not None:
         denied = Denial(fault, "failure")
-        tell(denied)
-        replies: list[Any] = [denied] * len(parcel.asks)
+        report(denied)
+        replies: list[Any] = [denied] * len(batch.asks)
     else:
-        here = np.array([own[name] for name in parcel.ids], dtype=np.int64)
-        replies = answer([replace(stamped, ask=replace_clients(stamped.ask, here[get_clients(stamped.ask)])) for stamped in parcel.asks])
+        here = np.array([own[name] for name in batch.ids], dtype=np.int64)
+        replies = answer([replace(stamped, ask=replace_clients(stamped.ask, here[get_clients(stamped.ask)])) for stamped in batch.asks])
         back = {int(client): place for place, client in enumerate(here)}
         replies = [_renumber_reply(reply, back) if isinstance(reply, Reply) else reply for reply in replies]
-    return to_message(ReplyBatch(PROTOCOL, parcel.run, parcel.number, parcel.ids, tuple(replies), parcel.order))
+    return to_message(ReplyBatch(PROTOCOL, batch.run, batch.number, batch.ids, tuple(replies), batch.order))
 
 
-def _find_batch_faults(parcel: AskBatch, own: Mapping[str, int]) -> Iterator[str]:
-    """What is wrong with a parcel before any of its asks is looked at."""
-    if unknown := [name for name in parcel.ids if name not in own]:
+def _find_batch_faults(batch: AskBatch, own: Mapping[str, int]) -> Iterator[str]:
+    """What is wrong with a batch before any of its asks is looked at."""
+    if unknown := [name for name in batch.ids if name not in own]:
         yield f"no client {escape_text(unknown[0], 100)!r} here"
-    if len(set(parcel.ids)) < len(parcel.ids):
-        yield "a parcel names a client twice"
-    if not isinstance(parcel.asks, tuple) or not all(isinstance(one, StampedAsk) and isinstance(one.ask, Ask) for one in parcel.asks):
-        yield "a parcel holds something that is no ask"
+    if len(set(batch.ids)) < len(batch.ids):
+        yield "a batch names a client twice"
+    if not isinstance(batch.asks, tuple) or not all(isinstance(one, StampedAsk) and isinstance(one.ask, Ask) for one in batch.asks):
+        yield "a batch holds something that is no ask"
         return
-    for stamped in parcel.asks:
+    for stamped in batch.asks:
         clients = getattr(getattr(stamped.ask, "serving", stamped.ask), "clients", None)
         if not isinstance(clients, np.ndarray) or clients.ndim != 1 or clients.dtype.kind != "i":
             yield f"the clients of a {type(stamped.ask).__name__} are no list of numbers"
-        elif len(clients) and not 0 <= clients.min() <= clients.max() < len(parcel.ids):
-            yield f"a {type(stamped.ask).__name__} is about a client that the parcel does not name"
+        elif len(clients) and not 0 <= clients.min() <= clients.max() < len(batch.ids):
+            yield f"a {type(stamped.ask).__name__} is about a client that the batch does not name"
 
 
 def _renumber_reply(reply: Reply, back: dict[int, int]) -> Reply:
@@ -198,8 +201,6 @@ def describe_columns(federation: Federation) -> str:
 
 
 SETTINGS_FILE = "site.json"
-
-
 LONGEST_LINE = 1000  # characters of an error in site.log
 
 
@@ -245,7 +246,7 @@ class Site:
     def answer(self, data: bytes) -> bytes:
         """The answer to a message of any kind. What is refused is in the log, too, and nothing leaves that is not."""
         try:
-            for kind, reply in ((AskBatch, self._parcel), (Hello, self._hello), (Delivery, self._delivery)):
+            for kind, reply in ((AskBatch, self._answer_asks), (Hello, self._hello), (Delivery, self._delivery)):
                 if is_kind(data, kind):
                     return reply(data)
             raise MessageError("a message that no site answers")
@@ -350,21 +351,21 @@ class Site:
             raise MessageError(f"the site does not approve the order {order[:SHORT_HASH]} any more")
         return self.order
 
-    def _parcel(self, data: bytes) -> bytes:
+    def _answer_asks(self, data: bytes) -> bytes:
         if self.worker is None or self.world is None:
             raise MessageError("asks before the server has introduced itself")
-        parcel = from_message(data, AskBatch, LIMIT)
+        batch = from_message(data, AskBatch, LIMIT)
         try:
-            terms = self._require_order(parcel.run, parcel.order)
+            terms = self._require_order(batch.run, batch.order)
         except MessageError as error:
-            self._log("refused", run=parcel.run, order=parcel.order, bytes_in=len(data), reason=str(error))
+            self._log("refused", run=batch.run, order=batch.order, bytes_in=len(data), reason=str(error))
             denied = Denial(f"{str(error)[0].upper()}{str(error)[1:]}.")
-            return to_message(ReplyBatch(PROTOCOL, parcel.run, parcel.number, parcel.ids, (denied,) * len(parcel.asks), parcel.order))
+            return to_message(ReplyBatch(PROTOCOL, batch.run, batch.number, batch.ids, (denied,) * len(batch.asks), batch.order))
 
-        def tell(denied: Denial) -> None:
-            self._log("refused", run=parcel.run, order=parcel.order, bytes_in=len(data), reason=denied.reason)
+        def report(denied: Denial) -> None:
+            self._log("refused", run=batch.run, order=batch.order, bytes_in=len(data), reason=denied.reason)
 
-        return answer_batch(data, self.world, partial(self._answer_within_order, terms), LIMIT, tell)
+        return answer_batch(batch, self.world, partial(self._answer_within_order, terms), report)
 
     def _answer_within_order(self, terms: OrderTerms, stampeds: Sequence[StampedAsk]) -> list[Any]:
         """The worker's answers to what is within the order; what is not is denied before anything else looks at it."""

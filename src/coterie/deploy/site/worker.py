@@ -118,11 +118,7 @@ def count_bytes(value: Any) -> int:
 
 
 MEGABYTE = 1_000_000
-
-
 SHOWN_LENGTH = 300  # characters of an error's text
-
-
 TEST_SUFFIX = " (test samples)"  # after a client's id: the budget of its test samples under dp-sgd
 
 

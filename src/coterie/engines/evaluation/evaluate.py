@@ -125,7 +125,6 @@ def _compute_losses(scores: Doubles, y: Array, task: Task) -> Doubles:
 
 # (model, sample numbers or None for the central test set) -> probabilities or numbers (m, C), losses (m,)
 Predict = Callable[[Floats, Ints | None], tuple[Doubles, Doubles]]
-
 # the same -> the most likely class (m,) and losses (m,): where predictions are made on a device, only this need leave it
 Classify = Callable[[Floats, Ints | None], Classified]
 SERVED = -2  # among rows: served already

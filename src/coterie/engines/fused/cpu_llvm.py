@@ -23,17 +23,9 @@ from numba.core import cgutils as untyped_utils
 from numba.extending import intrinsic
 
 LANES = 16
-
-
 cgutils: Any = untyped_utils
-
-
 _float, _long = ir.FloatType(), ir.IntType(64)
-
-
 VECTOR = ir.VectorType(_float, LANES)
-
-
 BITS = ir.VectorType(ir.IntType(32), LANES)
 
 
@@ -166,18 +158,10 @@ def is_raised(typing: Any, flag: Any) -> Any:
 # Rows of outputs and of inputs that a tile holds, and vectors along a row: 25 and 20 accumulators of 32 registers with AVX-512; fewer
 # where a vector takes two registers of 16.
 WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f", False))
-
-
 DOT_SAMPLES, DOT_ROWS = (5, 5) if WIDE else (2, 3)
-
-
 SUM_ROWS, SUM_VECTORS = (5, 4) if WIDE else (3, 2)
-
-
 # What `compute_sums` does with a finished sum. Typed, since numba compiles a function anew for each literal that it is called with.
 STORE, ADD, DESCEND, DESCEND_TO = (cast(int, np.int64(how)) for how in range(4))
-
-
 _array, _i64, _f32 = types.Array(types.float32, 1, "C"), types.int64, types.float32
 
 
@@ -283,11 +267,7 @@ def compute_sums(
 
 # exp(r) for |r| <= ln(2) / 2 as a polynomial, and ln(2) in two parts so that x - n * ln(2) is exact to the last bit.
 _EXP = (1.0, 1.0, 0.5, 1.6666665459e-1, 4.1665795894e-2, 8.3334519073e-3, 1.3981999507e-3, 1.9875691500e-4)
-
-
 _LN2_HIGH, _LN2_LOW, _LOG2_E = 0.693359375, -2.12194440e-4, 1.44269504088896341
-
-
 # Adding 1.5 * 2**23 rounds to an integer that then stands in the low bits; below exp(-80) a probability is as good as zero.
 _ROUND, _FLOOR = 12582912.0, -80.0
 

@@ -39,14 +39,8 @@ from coterie.engines.fused.cpu_llvm import (
 from coterie.engines.jobs import TrainingJob
 
 IN, OUT, WEIGHT, BIAS, FLAT, ACTS = range(6)  # inputs, outputs, places of weight and bias, place in the flat model, place of outputs
-
-
 NONE, ONE, ZERO = cast(int, np.int64(0)), cast(int, np.int64(1)), np.float32(0)  # typed, as STORE and the like
-
-
 PADDING = np.float32(-1e30)  # of the logits: a class that is not there
-
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -202,8 +196,6 @@ def take_step(
 
 
 _GOLDEN, _MIX_1, _MIX_2 = np.uint64(GOLDEN), np.uint64(MIX_1), np.uint64(MIX_2)
-
-
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 
 
@@ -338,11 +330,7 @@ def train_one(t: KernelJob, i: int, space: WorkerBuffers, stop: Ints) -> None:
 
 
 CHUNK = 64  # samples of a batch that are worked on together: of a wide input, as many as a core's second cache holds
-
-
 Scalar = TypeVar("Scalar", bound=np.generic)
-
-
 _kept = local()
 
 

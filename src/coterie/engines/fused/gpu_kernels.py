@@ -103,11 +103,7 @@ def train_softmax(
 
 
 SAMPLES = 16  # of a batch, worked on together
-
-
 TILE = 1 << 13  # numbers of a layer, worked on together
-
-
 NETWORK_WARPS = 4
 
 

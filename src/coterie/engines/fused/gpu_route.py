@@ -6,8 +6,6 @@ of lanes. Softmax regressions whose tile fits on the chip keep their weights the
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
-from importlib.util import find_spec
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,7 +13,7 @@ import numpy as np
 import torch
 
 from coterie.core.arrays import Array, Floats, Ints
-from coterie.engines.device import choose_storage_device, fetch_tensor, get_resident_memory, get_stacked_memory
+from coterie.engines.device import choose_storage_device, fetch_tensor, get_resident_memory, get_stacked_memory, has_triton
 from coterie.engines.jobs import TrainingJob, send_rows, shuffle_on_device
 
 NARROWEST = 16  # what a product of tiles takes at least
@@ -70,8 +68,6 @@ def _packed_layers(sizes: tuple[int, ...], models: torch.Tensor) -> list[torch.T
 
 
 LONGEST_STREAM = 1 << 25  # samples in a piece of the work: about 2 GiB while they are sorted
-
-
 LONGEST_TURN = 1 << 20  # samples of one training in a piece: about a second of a softmax regression
 
 
@@ -156,21 +152,14 @@ def _to_device(array: Array, device: torch.device) -> torch.Tensor:
 
 
 ON_CHIP = 1 << 14  # numbers in a tile that, with its velocity, a multiprocessor's registers hold
-
-
 WIDEST = 512  # outputs of a layer of a network
-
-
 BETWEEN = 1 << 15  # numbers in a layer between hidden ones, which a program reads as one tile
-
-
 WARPS = 8
 
 
-@lru_cache(maxsize=1)
 def is_available() -> bool:
-    """Whether the kernels can run here; otherwise take another route."""
-    return torch.cuda.is_available() and find_spec("triton") is not None
+    """Whether the kernels can run here."""
+    return torch.cuda.is_available() and has_triton()
 
 
 def has_kernel(sizes: tuple[int, ...]) -> bool:

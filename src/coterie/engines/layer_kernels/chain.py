@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from coterie.core.layout import Layout
 from coterie.engines.device import Precision
-from coterie.engines.layer_kernels.layers import ConvLayer, DenseLayer, Descent, get_weight_names, kernels_for
+from coterie.engines.layer_kernels.layers import ConvLayer, DenseLayer, Descent, get_weight_names, load_kernels
 from coterie.engines.loss import Loss, cross_entropy
-from coterie.engines.stacked.state import Shared, Stack, StepRule, update
+from coterie.engines.stacked.step import Shared, Stack, StepRule, update
 from coterie.models.cnn import Cnn
 from coterie.models.mlp import Mlp
 
@@ -229,7 +229,7 @@ class ChainStepper:
     def _slopes(self, outputs: Tensor, samples: Tensor, counts: Tensor) -> Tensor:
         """(k, B, C) of the batches' mean losses by the outputs."""
         outputs = outputs.reshape(*samples.shape, -1)
-        kernels = kernels_for(outputs, "loss") if self.loss is cross_entropy and outputs.shape[-1] > 1 else None
+        kernels = load_kernels(outputs, "dense") if self.loss is cross_entropy and outputs.shape[-1] > 1 else None
         if kernels is not None and not self.chain.layers[-1].relu:
             found: Tensor = kernels.slopes(outputs, self.y, samples, counts)
             return found

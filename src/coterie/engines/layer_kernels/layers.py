@@ -8,34 +8,25 @@ GPU the Triton kernels of `{layer}_gpu` are used, elsewhere torch's own operatio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from coterie.engines.device import Precision
-from coterie.engines.stacked.state import StepTerms
+from coterie.engines.device import Precision, has_triton
+from coterie.engines.stacked.step import StepTerms
 
 
-def kernels_for(x: Tensor, layer: str) -> Any:
+def load_kernels(x: Tensor, layer: str) -> Any:
     """The module with the layer's kernels for float32 on a GPU; None elsewhere, in float64 too, where torch's own operations do."""
-    if x.dtype != torch.float32 or not x.is_cuda or not _has_triton():
+    if x.dtype != torch.float32 or not x.is_cuda or not has_triton():
         return None
     return import_module(f"coterie.engines.layer_kernels.{layer}_gpu")
 
 
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
-
-
 StackedWeights = Mapping[str, Tensor]  # (k, size) by name: the weights of k trainings, each layer's in the layout that it likes
-
-
 NO_TERMS = StepTerms()
 
 
@@ -156,7 +147,7 @@ class DenseLayer(StackedLayer):
         return None if self.bias is None else own[self.bias]
 
     def _kernels(self, x: Tensor) -> Any:
-        return kernels_for(x, "dense") if x.shape[1] <= WIDEST_BATCH else None
+        return load_kernels(x, "dense") if x.shape[1] <= WIDEST_BATCH else None
 
 
 Pair = tuple[int, int]
@@ -211,7 +202,7 @@ class ConvLayer(StackedLayer):
         return rows.view(len(rows), *self.window, self.channels, self.outputs).permute(0, 4, 3, 1, 2).reshape(len(rows), -1)
 
     def forward(self, own: StackedWeights, x: Tensor, precision: Precision) -> tuple[Tensor, Any]:
-        if (kernels := kernels_for(x, "convolution")) is not None:
+        if (kernels := load_kernels(x, "convolution")) is not None:
             y, won = kernels.conv_forward(self, own, x, precision)
             return y, (x, won)
         sums = self._columns(x) @ own[self.weight].view(-1, self.taps, self.outputs)  # (k, B places, O)
@@ -225,7 +216,7 @@ class ConvLayer(StackedLayer):
     def backward(self, own: StackedWeights, kept: Any, slope: Tensor, descent: Descent, precision: Precision) -> Tensor | None:
         x, won = kept
         slope = slope.reshape(won.shape)
-        if (kernels := kernels_for(x, "convolution")) is not None:
+        if (kernels := load_kernels(x, "convolution")) is not None:
             back: Tensor | None = kernels.conv_backward(self, own, x, won, slope, descent, precision)
             return back
         whole = slope.new_zeros(*x.shape[:2], *self.places, self.outputs)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from coterie.engines.stacked.schedule import Segment
-from coterie.engines.stacked.state import Shared, Stack
+from coterie.engines.stacked.step import Shared, Stack
 
 LEVELS = 8  # of the active prefix: an eighth of the rows at most is idle
 WARM_UP_STEPS = 2  # real steps before a capture: libraries make their handles and workspaces at their first calls
@@ -45,6 +45,49 @@ def choose_eviction(kept: "Mapping[Key, CapturedSteps]") -> "Key":
     return next((key for key, steps in kept.items() if not steps.captured), next(iter(kept)))
 
 
+class GraphCache:
+    """Steps by their shape, each replayed as a CUDA graph once enough of them repay its capture.
+
+    Args:
+        worth: Steps of one shape, taken or to come, that repay a capture.
+        stream: The stream to capture on; default: the current one.
+    """
+
+    def __init__(self, worth: int, stream: Any = None) -> None:
+        self._worth, self._stream = worth, stream
+        self._graphs: dict[int, torch.cuda.CUDAGraph | None] = {}  # None: this module cannot be captured
+        self._taken: Counter[int] = Counter()  # steps of each shape, those before its capture at least
+        self._pool: Any = None  # torch's handle of the memory that all shapes share: only one of them runs at a time
+
+    @property
+    def has_graph(self) -> bool:
+        return any(graph is not None for graph in self._graphs.values())
+
+    def run(self, step: Callable[[int], None], shape: int, left: int) -> None:
+        """Take a step of a shape; `left` more are to come. Steps taken count as well: rounds of few steps come again and again."""
+        if shape not in self._graphs and self._taken[shape] >= WARM_UP_STEPS and self._taken[shape] + left >= self._worth:
+            self._graphs[shape] = self._capture(step, shape)
+        graph = self._graphs.get(shape)
+        if graph is not None:
+            graph.replay()
+        else:
+            step(shape)
+            self._taken[shape] += 1
+
+    def _capture(self, step: Callable[[int], None], shape: int) -> torch.cuda.CUDAGraph | None:
+        """Record a step without taking it; None where an operation of the module waits for the device, which no graph can hold, or a full
+        one has no room for it: steps are then taken one operation after another, with the same numbers."""
+        graph = torch.cuda.CUDAGraph()
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                step(shape)
+        except RuntimeError:
+            torch.cuda.synchronize()
+            return None
+        return graph
+
+
 class CapturedSteps:
     """A stack at a fixed place, and its captured steps by level."""
 
@@ -54,14 +97,12 @@ class CapturedSteps:
         self._samples = torch.zeros((capacity, width), dtype=torch.int32, device=device)
         self._counts = torch.ones(capacity, dtype=torch.int32, device=device)
         self._clock = torch.zeros((), dtype=torch.float64, device=device)
-        self._graphs: dict[int, torch.cuda.CUDAGraph | None] = {}  # None: this module cannot be captured
-        self._taken: Counter[int] = Counter()  # steps at each level that were taken one operation after another
-        self._pool: Any = None  # torch's handle of the memory that the levels share: only one of them runs at a time
+        self._graphs = GraphCache(STEPS_WORTH_CAPTURE)
 
     @property
     def captured(self) -> bool:
         """Whether some of its steps are."""
-        return any(graph is not None for graph in self._graphs.values())
+        return self._graphs.has_graph
 
     def load(self, stack: Stack, shared: Shared) -> None:
         """Begin again with other numbers."""
@@ -81,36 +122,12 @@ class CapturedSteps:
             for t in range(segment.begin, segment.end):
                 self._samples.copy_(samples[t])
                 self._counts.copy_(counts[t])
-                self._advance(level, left[level])
+                self._graphs.run(self._once, level, left[level])
                 left[level] -= 1
             for tensor, current in zip(ended, self._stack.models(), strict=True):
                 tensor[segment.left : segment.active] = current[segment.left : segment.active]
         return ended
 
-    def _advance(self, level: int, left: int) -> None:
-        # steps taken count as well: rounds of few steps come again and again
-        if level not in self._graphs and self._taken[level] >= WARM_UP_STEPS and self._taken[level] + left >= STEPS_WORTH_CAPTURE:
-            self._graphs[level] = self._capture(level)
-        graph = self._graphs.get(level)
-        if graph is not None:
-            graph.replay()
-        else:
-            self._once(level)
-            self._taken[level] += 1
-
     def _once(self, level: int) -> None:
         self._clock.add_(1)
         self._step(self._stack.cut(slice(0, level)), self._shared, self._samples[:level], self._counts[:level], self._clock)
-
-    def _capture(self, level: int) -> torch.cuda.CUDAGraph | None:
-        """Record a step without taking it; None where an operation of the module waits for the device, which no graph can hold,
-        or a full one has no room for it: steps are then taken one operation after another, with the same numbers."""
-        graph = torch.cuda.CUDAGraph()
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
-        try:
-            with torch.cuda.graph(graph, pool=self._pool):
-                self._once(level)
-        except RuntimeError:
-            torch.cuda.synchronize()
-            return None
-        return graph

@@ -30,8 +30,7 @@ from coterie.engines.stacked import schedule
 from coterie.engines.stacked.cuda_graphs import CapturedSteps, choose_eviction, round_capacity
 from coterie.engines.stacked.local_rules import RuleJob, train_by_rule
 from coterie.engines.stacked.schedule import make_step_table_on_device
-from coterie.engines.stacked.state import Optimizer, Shared, Stack, StepRule
-from coterie.engines.stacked.step import StackedStepper, concat_tables, find_distinct_rows
+from coterie.engines.stacked.step import Optimizer, Shared, Stack, StackedStepper, StepRule, concat_tables, find_distinct_rows
 
 
 def measure_activation_bytes(stepper: StackedStepper, dtype: torch.dtype) -> int:
@@ -64,8 +63,6 @@ def _measure_saved_bytes(stepper: StackedStepper, dtype: torch.dtype, samples: i
 
 
 TABLES = 4  # of the memory at most the fourth part is tables that tokens are read in
-
-
 KEPT = 2  # stacks whose captured steps are kept for the next round: chunks of one round are alike, rounds too
 
 

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from coterie.engines.stacked.conv_products import ConvWindows
+from coterie.engines.stacked.vmap_rewrites import ConvWindows
 
 BLOCK = 1024
 jit: Callable[[Callable[..., Any]], Any] = triton.jit

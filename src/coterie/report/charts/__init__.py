@@ -1,1 +1,1 @@
-"""The charts, one subject a file: findings in, figures out. A chart for which there is nothing to show is left out."""
+"""Charts, one topic a file: findings in, figures out. A chart without data is left out."""

@@ -9,7 +9,6 @@ import numpy as np
 
 from coterie.analysis.comparison import Comparison, compare_evidence
 from coterie.analysis.costs import compute_time_curves
-from coterie.analysis.metrics import ACCURACY, Measure
 from coterie.analysis.verdict import describe_score
 from coterie.evidence.reader import Evidence
 from coterie.report.charts.elements import (
@@ -24,15 +23,16 @@ from coterie.report.charts.elements import (
 from coterie.report.federation_view import MAX_ROUNDS, FederationView, pick_evenly, to_percent
 from coterie.report.figure import PANEL, Figure
 from coterie.report.style import BROWN, CONTROLS, GREY, OKABE_ITO, OLIVE, SOLID, LineStyle, make_scales
+from coterie.run.result import Result
 from coterie.statistics import Ranking
 
 COST_AXES = {"megabytes": "megabytes sent and received", "passes": "passes over clients' data", "seconds": "server's own seconds"}
 
 
-def draw_costs(subject: FederationView) -> Figure:
+def draw_costs(view: FederationView) -> Figure:
     """Accuracy against what a run sends, computes at clients, and computes at the server."""
-    findings, rows = subject.findings, []
-    for label in subject.shown:
+    findings, rows = view.findings, []
+    for label in view.shown_methods:
         finding = findings.methods[label]
         own, spent = finding.scores[findings.score], finding.spending
         mean, low, high = to_percent([own.mean, own.low, own.high])
@@ -40,66 +40,66 @@ def draw_costs(subject: FederationView) -> Figure:
             amounts = {"megabytes": spent.bytes_ / 1e6, "passes": spent.passes, "seconds": spent.server_seconds}
             rows.append(
                 {
-                    "method": subject.name(label),
+                    "method": view.name(label),
                     "accuracy": mean,
                     "low": low,
                     "high": high,
                     **{k: float(f"{v:.4g}") for k, v in amounts.items()},
                 }
             )
-    styles = [subject.styles[label] for label in subject.shown]
+    styles = [view.styles[label] for label in view.shown_methods]
     colour = alt.Color("method:N", scale=alt.Scale(domain=[style.name for style in styles], range=[style.colour for style in styles]))
     shapes = ["circle", "square", "diamond", "triangle-up", "cross", "triangle-down"]
     shape = alt.Shape(
         "method:N", scale=alt.Scale(domain=[style.name for style in styles], range=[shapes[i % len(shapes)] for i in range(len(styles))])
     )
-    y = alt.Y("accuracy:Q", title=subject.measure.axis, scale=alt.Scale(zero=False))
+    y = alt.Y("accuracy:Q", title=view.metric.axis, scale=alt.Scale(zero=False))
     charts = []
     for field, title in COST_AXES.items():
         x = alt.X(f"{field}:Q", title=title, axis=alt.Axis(tickCount=5, format="~s" if field == "passes" else ""))
-        told = [
+        tooltip = [
             "method:N",
-            alt.Tooltip("accuracy:Q", title=subject.measure.axis),
+            alt.Tooltip("accuracy:Q", title=view.metric.axis),
             *(alt.Tooltip(f"{name}:Q", title=words) for name, words in COST_AXES.items()),
         ]
         rules = alt.Chart().mark_rule(strokeWidth=1.5).encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour)
-        points = alt.Chart().mark_point(filled=True, size=110, opacity=0.9).encode(x=x, y=y, color=colour, shape=shape, tooltip=told)
+        points = alt.Chart().mark_point(filled=True, size=110, opacity=0.9).encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip)
         charts.append(alt.layer(rules, points).properties(width=PANEL, height=230))
     chart = alt.concat(*charts, columns=3, data=alt.InlineData(values=rows))
     note = (
         "Of a whole run, mean over runs; further up is better, further left is cheaper. Evaluation is not counted. Seconds depend on the "
         "machine."
     )
-    return Figure(subject.id("cost"), f"{subject.measure.title} and what it costs", note, chart, several=True)
+    return Figure(view.id("cost"), f"{view.metric.title} and what it costs", note, chart, several=True)
 
 
-def draw_time_curves(subject: FederationView) -> list[Figure]:
+def draw_time_curves(view: FederationView) -> list[Figure]:
     """The mean score by simulated time with its 95 % band; nothing where time is not simulated."""
-    records = subject.findings.records
+    records = view.findings.records
     if records.clock is None:
         return []
-    moments, curves = compute_time_curves(subject.findings.draws)
+    moments, curves = compute_time_curves(view.findings.draws)
     rows = []
-    for label in subject.shown:
+    for label in view.shown_methods:
         mean, low, high = map(to_percent, curves[label])
         for i, moment in enumerate(moments):
             if mean[i] is not None:
-                point = {"method": subject.name(label), "time": float(f"{moment:.4g}")}
+                point = {"method": view.name(label), "time": float(f"{moment:.4g}")}
                 rows.append({**point, "accuracy": mean[i], "low": low[i], "high": high[i]})
     title = "simulated time" if records.settings.plan.speeds is not None else "time"
-    styles = [subject.styles[label] for label in subject.shown]
+    styles = [view.styles[label] for label in view.shown_methods]
     x = alt.X("time:Q", title=title, scale=alt.Scale(nice=False))
-    tooltip = make_tooltip("method:N", "time:Q", ("accuracy:Q", subject.measure.axis), *INTERVAL_FIELDS)
-    chart = draw_lines(rows, styles, x, make_measure_axis(subject.measure.axis), tooltip, band=True).properties(height=320)
+    tooltip = make_tooltip("method:N", "time:Q", ("accuracy:Q", view.metric.axis), *INTERVAL_FIELDS)
+    chart = draw_lines(rows, styles, x, make_measure_axis(view.metric.axis), tooltip, band=True).properties(height=320)
     note = (
-        f"The same {subject.measure.title} by {title}, at each moment that of the last round that was evaluated by then. A line ends where "
+        f"The same {view.metric.title} by {title}, at each moment that of the last round that was evaluated by then. A line ends where "
         "the first of its runs does. Only training and gradients take time: messages and the server take none."
     )
-    return [Figure(subject.id("time"), f"{subject.measure.title} against time", note, chart)]
+    return [Figure(view.id("time"), f"{view.metric.title} against time", note, chart)]
 
 
 def draw_ranks(ranking: Ranking) -> Figure:
-    """Mean ranks, and bars over the methods that cannot be told apart."""
+    """Mean ranks, and the critical difference from the best."""
     order = sorted(range(len(ranking.methods)), key=lambda i: ranking.ranks[i])
     names = [ranking.methods[i] for i in order]
     best = ranking.ranks[order[0]]
@@ -114,115 +114,102 @@ def draw_ranks(ranking: Ranking) -> Figure:
     limit = alt.Chart(alt.InlineData(values=rows[:1])).mark_rule(color=GREY, strokeDash=[5, 4]).encode(x="end:Q")
     chart = alt.layer(points, limit, data=alt.InlineData(values=rows)).properties(height=alt.Step(26))
     note = (
-        f"Over {ranking.federations} federations. Friedman's test: p = {ranking.p:.3g}. Methods left of the dashed line cannot be told "
-        f"apart from the best (critical difference {ranking.difference:.2f})."
+        f"Over {ranking.federations} federations. Friedman's test: p = {ranking.p:.3g}. Methods left of the dashed line do not differ "
+        f"significantly from the best (critical difference {ranking.difference:.2f})."
     )
     return Figure("ranks", "Methods ranked over the federations", note, chart)
 
 
+RESULTS = ["better (p < 0.05)", "not significant"]
 SWITCH_HINT = "Click a name to switch it off or on."
 
 
-def draw_accuracy(subject: FederationView) -> list[Figure]:
+def draw_accuracy(view: FederationView) -> list[Figure]:
     """All figures about what is compared."""
-    return [draw_curves(subject), *draw_controls(subject), draw_scores(subject), *draw_significance(subject)]
+    return [draw_curves(view), *draw_controls(view), draw_scores(view), *draw_significance(view)]
 
 
-def draw_curves(subject: FederationView) -> Figure:
+def draw_curves(view: FederationView) -> Figure:
     """The mean by round with its 95 % band, for methods and baselines."""
-    rows = [row for label in subject.shown for row in _curve_rows(subject, label)]
-    styles = [subject.styles[label] for label in subject.shown]
-    chart = draw_lines(
-        rows, styles, make_rounds_axis(), make_measure_axis(subject.measure.axis), _round_tooltip(subject), band=True
-    ).properties(height=360)
-    again = subject.findings.repetitions
-    over = "draws" if again.several_draws else "seeds"
-    band = f"lines are means of {again}, bands 95 % intervals over {over}" if again.runs > 1 else "one seed, so no intervals"
-    measure = subject.measure
-    what = (
-        "Share of all clients' test samples that are answered rightly"
-        if measure is ACCURACY
-        else f"{measure.title}, {describe_mean(measure)}"
+    rows = [row for label in view.shown_methods for row in _curve_rows(view, label)]
+    styles = [view.styles[label] for label in view.shown_methods]
+    chart = draw_lines(rows, styles, make_rounds_axis(), make_measure_axis(view.metric.axis), _round_tooltip(view), band=True).properties(
+        height=360
     )
-    note = f"{what}, after each round; {band}. {SWITCH_HINT}"
-    return Figure(subject.id("curves"), f"{measure.title} round by round", note, chart)
+    repetitions, metric = view.findings.repetitions, view.metric
+    bands = f"lines are means of {repetitions}, bands 95 % intervals over {repetitions.unit}s"
+    band = bands if repetitions.runs > 1 else "one seed, so no intervals"
+    over = "mean over clients, all with the same weight" if metric.is_macro else "over all clients' test samples"
+    note = f"{metric.title}, {over}, after each round; {band}. {SWITCH_HINT}"
+    return Figure(view.id("curves"), f"{metric.title} round by round", note, chart)
 
 
-def describe_mean(measure: Measure) -> str:
-    """Of what a federation's value is the mean."""
-    return "mean over clients, each counting alike" if measure.alike else "over all clients' test samples"
-
-
-def draw_controls(subject: FederationView) -> list[Figure]:
+def draw_controls(view: FederationView) -> list[Figure]:
     """Each grouping method beside the same method with random and with true groups."""
-    roles, rows = subject.findings.roles, []
+    roles, rows = view.findings.roles, []
     for label, own in roles.controls.items():
         for shown in [roles.baseline, label, *own.values()]:
-            kind = subject.name(shown).removeprefix(f"{subject.name(label)}, ") if shown in own.values() else "similar groups"
-            kind = subject.baseline.name if shown == roles.baseline else kind
-            rows += [{**row, "panel": subject.name(label), "method": kind} for row in _curve_rows(subject, shown)]
+            kind = view.name(shown).removeprefix(f"{view.name(label)}, ") if shown in own.values() else "similar groups"
+            kind = view.baseline.name if shown == roles.baseline else kind
+            rows += [{**row, "panel": view.name(label), "method": kind} for row in _curve_rows(view, shown)]
     if not rows:
         return []
-    known = (subject.baseline.name, "similar groups", *(kind for kind, _ in CONTROLS.values()))
+    known = (view.baseline.name, "similar groups", *(kind for kind, _ in CONTROLS.values()))
     used = [kind for kind in known if any(row["method"] == kind for row in rows)]
     colours = {"similar groups": OKABE_ITO["blue"], "random groups": OKABE_ITO["orange"], "true groups": OKABE_ITO["green"]}
-    colours |= {"random groups of like sizes": OKABE_ITO["purple"], "one group": BROWN, "dealt groups": OLIVE}
+    colours |= {"random groups of similar sizes": OKABE_ITO["purple"], "one group": BROWN, "round-robin groups": OLIVE}
     dashes = dict(CONTROLS.values())
     styles = [LineStyle(kind, colours.get(kind, GREY), dashes.get(kind, SOLID)) for kind in used]
-    panel = draw_lines(
-        rows, styles, make_rounds_axis(), make_measure_axis(subject.measure.axis), _round_tooltip(subject), band=True
-    ).properties(width=PANEL, height=220)
-    chart = draw_panels(panel, [subject.name(label) for label in roles.controls])
-    note = (
-        "The same method when similarity decides who shares a model, when chance decides (groups of the same sizes) and, where they are "
-        "known, with the true groups. If chance does as well, the gain is not from similarity."
+    panel = draw_lines(rows, styles, make_rounds_axis(), make_measure_axis(view.metric.axis), _round_tooltip(view), band=True).properties(
+        width=PANEL, height=220
     )
-    return [Figure(subject.id("controls"), "Similar groups against random ones", note, chart, several=True)]
+    chart = draw_panels(panel, [view.name(label) for label in roles.controls])
+    note = (
+        "The same method when similarity decides which clients share a model, when chance decides (groups of the same sizes) "
+        "and, where they are known, with the true groups. If chance does as well, the gain is not from similarity."
+    )
+    return [Figure(view.id("controls"), "Similar groups against random ones", note, chart, several=True)]
 
 
-def draw_scores(subject: FederationView) -> Figure:
+def draw_scores(view: FederationView) -> Figure:
     """The headline score of everything, with intervals, and each seed as a point."""
-    findings, means, dots = subject.findings, [], []
+    findings, means, dots = view.findings, [], []
     for label, finding in findings.methods.items():
-        own, name = finding.scores[findings.score], subject.name(label)
+        own, name = finding.scores[findings.score], view.name(label)
         mean, low, high = to_percent([own.mean, own.low, own.high])
         means.append({"method": name, "accuracy": mean, "low": low, "high": high})
         dots += [{"method": name, "accuracy": value} for value in to_percent(own.values) if value is not None]
-    order = [style.name for style in subject.styles.values()]
-    colour = make_scales(list(subject.styles.values()))[0].legend(None)
+    order = [style.name for style in view.styles.values()]
+    colour = make_scales(list(view.styles.values()))[0].legend(None)
     y = alt.Y("method:N", sort=order, title=None)
-    x = alt.X("accuracy:Q", title=subject.measure.axis, scale=alt.Scale(zero=False))
+    x = alt.X("accuracy:Q", title=view.metric.axis, scale=alt.Scale(zero=False))
     data = inline_rows(means)
     chart = alt.layer(
         alt.Chart(inline_rows(dots)).mark_tick(opacity=0.35, thickness=1.5).encode(x=x, y=y, color=colour),
         alt.Chart(data).mark_rule(strokeWidth=2.5).encode(x="low:Q", x2="high:Q", y=y, color=colour),
         alt.Chart(data)
         .mark_point(filled=True, size=90, opacity=1)
-        .encode(x=x, y=y, color=colour, tooltip=make_tooltip("method:N", ("accuracy:Q", subject.measure.axis), *INTERVAL_FIELDS)),
+        .encode(x=x, y=y, color=colour, tooltip=make_tooltip("method:N", ("accuracy:Q", view.metric.axis), *INTERVAL_FIELDS)),
     ).properties(height=alt.Step(26))
     unit = findings.repetitions.unit
     note = f"The {describe_score(findings)}: means with 95 % intervals over {unit}s; every thin tick is one run."
-    return Figure(subject.id("scores"), f"{subject.measure.title} at the end", note, chart)
+    return Figure(view.id("scores"), f"{view.metric.title} at the end", note, chart)
 
 
-def draw_significance(subject: FederationView) -> list[Figure]:
+def draw_significance(view: FederationView) -> list[Figure]:
     """In which rounds each method is better than the baseline beyond chance."""
     rows = []
-    for label, finding in subject.methods.items():
+    for label, finding in view.methods.items():
         tests = finding.by_round
-        if tests is None or subject.findings.repetitions.runs < 2:
+        if tests is None or view.findings.repetitions.runs < 2:
             continue
         for i in pick_evenly(len(tests.rounds), MAX_ROUNDS):
             p = float(tests.wilcoxon_p[i])
-            better = "better (p < 0.05)" if tests.significant[i] else "not shown to be better"
-            rows.append(
-                {"method": subject.name(label), "round": int(tests.rounds[i]), "result": better, "p": round(p, 4) if p == p else None}
-            )
+            better = RESULTS[0] if tests.significant[i] else RESULTS[1]
+            rows.append({"method": view.name(label), "round": int(tests.rounds[i]), "result": better, "p": round(p, 4) if p == p else None})
     if not rows:
         return []
-    colour = alt.Color(
-        "result:N", scale=alt.Scale(domain=["better (p < 0.05)", "not shown to be better"], range=[OKABE_ITO["blue"], "#CFCFCF"])
-    )
+    colour = alt.Color("result:N", scale=alt.Scale(domain=RESULTS, range=[OKABE_ITO["blue"], "#CFCFCF"]))
     chart = (
         alt.Chart(inline_rows(rows))
         .mark_rect(stroke="white", strokeWidth=0.5)
@@ -235,25 +222,25 @@ def draw_significance(subject: FederationView) -> list[Figure]:
         .properties(height=alt.Step(26))
     )
     note = (
-        f"Each round tested by itself against {subject.baseline.name} over {subject.findings.repetitions.unit}s (Wilcoxon, one-sided, not "
-        "corrected for the number of rounds). It does not see the chance of test samples, and plays no part in the verdict."
+        f"Each round tested by itself against {view.baseline.name} over {view.findings.repetitions.unit}s (Wilcoxon, one-sided, not "
+        "corrected for the number of rounds). It ignores the chance of test samples and is not used in the verdict."
     )
-    return [Figure(subject.id("rounds"), f"Rounds in which a method beats {subject.baseline.name}", note, chart)]
+    return [Figure(view.id("rounds"), f"Rounds in which a method beats {view.baseline.name}", note, chart)]
 
 
-def _round_tooltip(subject: FederationView) -> list[alt.Tooltip]:
-    return make_tooltip("method:N", "round:Q", ("accuracy:Q", subject.measure.axis), *INTERVAL_FIELDS)
+def _round_tooltip(view: FederationView) -> list[alt.Tooltip]:
+    return make_tooltip("method:N", "round:Q", ("accuracy:Q", view.metric.axis), *INTERVAL_FIELDS)
 
 
-def _curve_rows(subject: FederationView, label: str) -> list[dict[str, Any]]:
-    center, lower, upper = subject.findings.curves[label]
-    if subject.measure.share:  # a t interval knows no bounds; a share does
+def _curve_rows(view: FederationView, label: str) -> list[dict[str, Any]]:
+    center, lower, upper = view.findings.curves[label]
+    if view.metric.is_share:  # a t interval knows no bounds; a share does
         lower, upper = np.clip(lower, 0.0, 1.0), np.clip(upper, 0.0, 1.0)
     mean, low, high = to_percent(center), to_percent(lower), to_percent(upper)
-    rounds = subject.findings.rounds
+    rounds = view.findings.rounds
     keys = ("method", "round", "accuracy", "low", "high")
     kept = [i for i in pick_evenly(len(rounds), MAX_ROUNDS) if mean[i] is not None]
-    return [dict(zip(keys, (subject.name(label), int(rounds[i]), mean[i], low[i], high[i]), strict=True)) for i in kept]
+    return [dict(zip(keys, (view.name(label), int(rounds[i]), mean[i], low[i], high[i]), strict=True)) for i in kept]
 
 
 class OfflineChart:
@@ -277,9 +264,22 @@ class OfflineChart:
             self.chart.save(str(path))
 
 
-def curves_of(found: Comparison | Evidence) -> OfflineChart:
-    """Accuracy round by round with its 95 % band; of several federations one below the other, each under its name."""
-    comparison = compare_evidence([found]) if isinstance(found, Evidence) else found
+def plot(found: Result | Comparison | Evidence) -> OfflineChart:
+    """Draw the score round by round with its 95 % band, one chart for each federation.
+
+    Args:
+        found: What `study` or `compare` returned, or evidence from a folder.
+
+    Returns:
+        An Altair chart, which a notebook shows; `save("name.html")` writes it.
+
+    Example:
+        >>> import coterie as ct
+        >>> result = ct.study("fedavg", data="synthetic(0,0,clients=10)", rounds=2)
+        >>> chart = ct.plot(result)
+    """
+    evidence = found.evidence if isinstance(found, Result) else found
+    comparison = compare_evidence([evidence]) if isinstance(evidence, Evidence) else evidence
     charts = [draw_curves(FederationView(findings)).chart.properties(title=findings.data) for findings in comparison.federations]
     if len(charts) == 1:
         return OfflineChart(charts[0])

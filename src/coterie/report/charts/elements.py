@@ -15,8 +15,6 @@ from coterie.report.figure import PANEL
 from coterie.report.style import GREY, LineStyle, make_legend_switch, make_opacity, make_scales, parse_rgb
 
 Rows: TypeAlias = list[dict[str, Any]]
-
-
 Layers: TypeAlias = alt.LayerChart | alt.FacetChart
 
 
@@ -35,7 +33,7 @@ def draw_lines(
 
 
 def draw_panels(chart: "alt.Chart | Layers", panels: Sequence[str]) -> alt.FacetChart:
-    """A panel for each of some names, in their order; rows of the data say in `panel` where they belong."""
+    """A panel for each of some names, in their order; the field `panel` of the data names the panel of a row."""
     several: alt.FacetChart = chart.facet(facet=alt.Facet("panel:N", sort=list(panels)), columns=3).resolve_axis(x="independent")
     return several
 
@@ -62,13 +60,11 @@ def make_measure_axis(title: str) -> alt.Y:
 
 
 def make_tooltip(*fields: tuple[str, str] | str) -> list[alt.Tooltip]:
-    """What the mouse is told: fields such as "round:Q", with a title where the field's name does not say it."""
+    """Tooltip fields such as "round:Q", with a title where the field's name is not enough."""
     return [alt.Tooltip(field) if isinstance(field, str) else alt.Tooltip(field[0], title=field[1]) for field in fields]
 
 
 INTERVAL_FIELDS = (("low:Q", "95 % from"), ("high:Q", "to"))
-
-
 MAX_SIDE = 360  # pixels a side at most: a panel is not wider on the page
 
 
@@ -91,9 +87,9 @@ def apply_ramp(table: Doubles, ramp: tuple[str, ...]) -> Array:
     return np.stack([np.interp(values, places, anchors[:, channel]) for channel in range(3)], axis=-1).round().astype(np.uint8)
 
 
-def colour_groups(table: Array, palette: tuple[str, ...], nobody: str) -> Array:
-    """(h, w, 3) colours of group numbers; -1 is nobody's."""
-    anchors = np.array([parse_rgb(colour) for colour in (*palette, nobody)], dtype=np.uint8)
+def colour_groups(table: Array, palette: tuple[str, ...], unassigned: str) -> Array:
+    """(h, w, 3) colours of group numbers; -1 is no group."""
+    anchors = np.array([parse_rgb(colour) for colour in (*palette, unassigned)], dtype=np.uint8)
     return np.asarray(anchors[np.where(table >= 0, table % len(palette), len(palette))])
 
 
@@ -126,7 +122,7 @@ class HeatmapStyle:
     value: str
     colour: alt.Color  # of rectangles, for a field "value"
     paint: Callable[[Array], Array]  # (rows, columns) values to an (h, w, 3) image
-    show: Callable[[Any], Any]  # a value as the reader is told it, and as `colour` takes it
+    show: Callable[[Any], Any]  # a value in the tooltip, and as `colour` takes it
     height: int = 300
 
 

@@ -24,14 +24,14 @@ from coterie.statistics import compute_t_bands
 MAX_NAMED = 24  # groups in a legend at most
 
 
-def draw_groups(subject: FederationView) -> list[Figure]:
+def draw_groups(view: FederationView) -> list[Figure]:
     """Which group each client is in, round by round, in one seed."""
-    records, tables = subject.findings.records, []
-    for label, places in subject.orders.items():
-        order = subject.pictured_clients[places]
-        history = _group_history(subject, label)  # (rounds, clients)
+    records, tables = view.findings.records, []
+    for label, places in view.orders.items():
+        order = view.pictured_clients[places]
+        history = _group_history(view, label)  # (rounds, clients)
         rounds = pick_evenly(len(history), MAX_ROUNDS)
-        tables.append(Heatmap(subject.name(label), history[rounds][:, order].T, [records.ids[i] for i in order], rounds.tolist()))
+        tables.append(Heatmap(view.name(label), history[rounds][:, order].T, [records.ids[i] for i in order], rounds.tolist()))
     if not tables:
         return []
     count = 1 + max(int(table.values.max()) for table in tables)
@@ -46,20 +46,20 @@ def draw_groups(subject: FederationView) -> list[Figure]:
         paint=lambda values: colour_groups(values[pick_evenly(len(values), MAX_ROUNDS)], paints, UNASSIGNED),
         show=lambda value: names[int(value) + 1],
     )
-    seed = records.settings.seeds[subject.seed]
-    sorted_by = "true group, then by who shares groups" if records.truth is not None else "who shares groups"
-    told = f"Each row is a client, each colour a group, grey is none in that round. Clients are sorted by {sorted_by}."
-    note = f"{subject.where}Seed {seed}. {told}{subject.paired_sample_note}"
-    return [Figure(subject.id("groups"), "The groups over the rounds", note, draw_heatmaps(tables, kind), several=True)]
+    seed = records.settings.seeds[view.seed]
+    sorted_by = "true group, then by shared groups" if records.truth is not None else "shared groups"
+    legend = f"Each row is a client, each colour a group, grey is none in that round. Clients are sorted by {sorted_by}."
+    note = f"{view.draw_prefix}Seed {seed}. {legend}{view.paired_sample_note}"
+    return [Figure(view.id("groups"), "The groups over the rounds", note, draw_heatmaps(tables, kind), several=True)]
 
 
-def draw_co_membership(subject: FederationView) -> list[Figure]:
+def draw_co_membership(view: FederationView) -> list[Figure]:
     """How often two clients share a group."""
-    records, tables = subject.findings.records, []
-    for label, agreement in subject.agreements.items():
-        order = subject.orders[label]
-        ids = [records.ids[i] for i in subject.pictured_clients[order]]
-        tables.append(Heatmap(subject.name(label), agreement[np.ix_(order, order)], ids, ids))
+    records, tables = view.findings.records, []
+    for label, agreement in view.agreements.items():
+        order = view.orders[label]
+        ids = [records.ids[i] for i in view.pictured_clients[order]]
+        tables.append(Heatmap(view.name(label), agreement[np.ix_(order, order)], ids, ids))
     if not tables:
         return []
     kind = HeatmapStyle(
@@ -74,13 +74,13 @@ def draw_co_membership(subject: FederationView) -> list[Figure]:
     note = (
         "How similar the methods find two clients: the share of the seeds in which both end in the same group (for groups that last one "
         "round: of the rounds in which both took part), from white, never, to dark blue, always. Blocks along the diagonal are groups that "
-        f"come back.{subject.first_draw_note}{subject.paired_sample_note}"
+        f"come back.{view.first_draw_note}{view.paired_sample_note}"
     )
-    return [Figure(subject.id("agreement"), "Which clients are found similar", note, draw_heatmaps(tables, kind), several=True)]
+    return [Figure(view.id("agreement"), "Which clients are found similar", note, draw_heatmaps(tables, kind), several=True)]
 
 
 def match_labels(rounds: list[tuple[Ids, Array] | None], clients: int) -> Array:
-    """(rounds, clients) labels of groups that are drawn anew each round, named so that as many clients as possible keep their label."""
+    """(rounds, clients) labels of groups that are drawn again each round, named so that as many clients as possible keep their label."""
     table = np.full((len(rounds), clients), -1, dtype=np.int64)
     last = np.full(clients, -1)
     for i, piece in enumerate(rounds):
@@ -96,29 +96,29 @@ def match_labels(rounds: list[tuple[Ids, Array] | None], clients: int) -> Array:
     return table
 
 
-def _group_history(subject: FederationView, label: str) -> Array:
-    records, last = subject.findings.records, subject.findings.scope.last
+def _group_history(view: FederationView, label: str) -> Array:
+    records, last = view.findings.records, view.findings.scope.last
     if label in records.groups:
-        return np.asarray(records.groups[label][subject.seed, : last + 1])
-    pieces = [records.clusters[label].get((subject.seed, round_)) for round_ in range(last + 1)]
+        return np.asarray(records.groups[label][view.seed, : last + 1])
+    pieces = [records.clusters[label].get((view.seed, round_)) for round_ in range(last + 1)]
     return match_labels(pieces, len(records.ids))
 
 
-def draw_weights(subject: FederationView) -> list[Figure]:
+def draw_weights(view: FederationView) -> list[Figure]:
     """The weights themselves in one seed, and how widely they are spread in all."""
-    shown = [label for label in subject.shown if label in subject.weighing.spread]
-    return [*_draw_shares(subject, shown), *_draw_spread(subject, shown)] if shown else []
+    shown = [label for label in view.shown_methods if label in view.weighing.spread]
+    return [*_draw_shares(view, shown), *_draw_spread(view, shown)] if shown else []
 
 
-def _draw_shares(subject: FederationView, shown: list[str]) -> list[Figure]:
-    records = subject.findings.records
-    labels = [label for label in shown if subject.findings.roles.of[label] in ("baseline", "method")]
+def _draw_shares(view: FederationView, shown: list[str]) -> list[Figure]:
+    records = view.findings.records
+    labels = [label for label in shown if view.findings.roles.of[label] in ("baseline", "method")]
     order = np.argsort(-records.train, kind="stable")
-    tables, most = [], max((float(subject.weighing.shares[label].max()) for label in labels), default=0.0)
+    tables, most = [], max((float(view.weighing.shares[label].max()) for label in labels), default=0.0)
     for label in labels:
-        table = subject.weighing.shares[label][1:]  # nothing is mixed at the start
+        table = view.weighing.shares[label][1:]  # nothing is mixed at the start
         rounds = pick_evenly(len(table), MAX_ROUNDS)
-        tables.append(Heatmap(subject.name(label), table[rounds][:, order].T, [records.ids[i] for i in order], (rounds + 1).tolist()))
+        tables.append(Heatmap(view.name(label), table[rounds][:, order].T, [records.ids[i] for i in order], (rounds + 1).tolist()))
     if not most or not tables:
         return []
     kind = HeatmapStyle(
@@ -134,22 +134,22 @@ def _draw_shares(subject: FederationView, shown: list[str]) -> list[Figure]:
         show=lambda value: round(100 * float(value), 2),
     )
     note = (
-        f"{subject.where}Seed {records.settings.seeds[subject.seed]}. A client's share of the model that it helps to make, from white "
+        f"{view.draw_prefix}Seed {records.settings.seeds[view.seed]}. A client's share of the model that it helps to make, from white "
         f"(none: it was not picked) to dark blue ({100 * most:.0f} %). Clients with the most training samples are at the top."
     )
-    return [Figure(subject.id("weights"), "Weights over the rounds", note, draw_heatmaps(tables, kind), several=True)]
+    return [Figure(view.id("weights"), "Weights over the rounds", note, draw_heatmaps(tables, kind), several=True)]
 
 
-def _draw_spread(subject: FederationView, shown: list[str]) -> list[Figure]:
-    rows = [row for label in shown for row in _spread_rows(subject.name(label), subject.weighing.spread[label])]
-    styles = [subject.styles[label] for label in shown]
+def _draw_spread(view: FederationView, shown: list[str]) -> list[Figure]:
+    rows = [row for label in shown for row in _spread_rows(view.name(label), view.weighing.spread[label])]
+    styles = [view.styles[label] for label in shown]
     y = alt.Y("clients:Q", title="clients that make a model", scale=alt.Scale(zero=True))
     chart = draw_lines(rows, styles, make_rounds_axis(), y, make_tooltip("method:N", "round:Q", "clients:Q")).properties(height=240)
     note = (
         "How widely a model's weight is spread: the number of clients with equal weights that would spread it as widely (1 / sum of "
-        f"squared weights), mean over models and seeds.{subject.first_draw_note}"
+        f"squared weights), mean over models and seeds.{view.first_draw_note}"
     )
-    return [Figure(subject.id("spread"), "How many clients make a model", note, chart)]
+    return [Figure(view.id("spread"), "How many clients make a model", note, chart)]
 
 
 def _spread_rows(name: str, spread: Doubles) -> list[dict[str, object]]:

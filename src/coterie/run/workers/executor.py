@@ -13,31 +13,31 @@ from typing import Self
 from coterie.core.states import State, from_bytes, to_bytes
 from coterie.engines.engine import Engine
 from coterie.evidence.records import RUNNING, LaneEnd, LaneKey
-from coterie.run.driver import WaveSegment, run_segments
+from coterie.run.driver import run_segments
 from coterie.run.environment import WorkerHost
 from coterie.run.execution import Execution
 from coterie.run.lanes import EarlyStopping, Lane
-from coterie.run.recorder import CheckpointSchedule
+from coterie.run.recorder import CheckpointSchedule, WaveSegment
 
 
 @dataclass(frozen=True)
 class LaneSnapshot:
-    """Where a lane stands: all that another process needs to go on with it."""
+    """The progress of a lane: all that another process needs to continue it."""
 
     key: LaneKey
     end: LaneEnd
-    state: bytes | None  # as in a checkpoint: no array of a device travels
-    pending: bytes | None  # answers that are on their way
+    state: bytes | None  # as in a checkpoint, so that no array of a device is sent
+    pending: bytes | None
     patience: EarlyStopping
 
     @classmethod
-    def of(cls, lane: Lane) -> "LaneSnapshot":
+    def from_lane(cls, lane: Lane) -> "LaneSnapshot":
         return cls(lane.key, lane.end, _pack(lane.state), _pack(lane.pending), copy(lane.patience))
 
-    def put(self, lane: Lane) -> Lane:
-        """Let a lane of that name stand there."""
+    def apply_to(self, lane: Lane) -> Lane:
+        """Bring a lane of this key to this progress."""
         lane.resume_from(self.end, _unpack(self.state), _unpack(self.pending))
-        lane.patience = copy(self.patience)  # which a lane that runs changes
+        lane.patience = copy(self.patience)  # a running lane changes it
         return lane
 
 
@@ -51,80 +51,80 @@ def _unpack(data: bytes | None) -> State | None:
 
 @dataclass(frozen=True)
 class WaveTask:
-    """A wave to be carried out."""
+    """A wave to be run."""
 
     lanes: tuple[LaneSnapshot, ...]
-    checkpoints: CheckpointSchedule
-    execution: Execution  # settled, with the threads of one worker
+    schedule: CheckpointSchedule
+    execution: Execution  # resolved, with the threads of one worker
     routes: Mapping[str, str]  # that the study has taken so far
 
 
 @dataclass(frozen=True)
 class WaveReport:
-    """A stretch of an errand, done: the driver writes it down, and its lanes stand where the worker's do."""
+    """A completed segment of a task, and the progress of its lanes."""
 
     segment: WaveSegment
-    moved: tuple[LaneSnapshot, ...]
+    lanes: tuple[LaneSnapshot, ...]
 
 
-def run_task(lanes: Sequence[Lane], errand: WaveTask, engine: Engine) -> Iterator[WaveReport]:
-    """Carry out an errand with a study's lanes, stretch by stretch."""
+def run_task(lanes: Sequence[Lane], task: WaveTask, engine: Engine) -> Iterator[WaveReport]:
+    """Run a task with a study's lanes, segment by segment."""
     by_key = {lane.key: lane for lane in lanes}
-    wave = [standing.put(by_key[standing.key]) for standing in errand.lanes]
+    wave = [snapshot.apply_to(by_key[snapshot.key]) for snapshot in task.lanes]
     live = [lane for lane in wave if lane.status == RUNNING]
-    for stretch in run_segments(wave, engine, errand.checkpoints):
-        yield WaveReport(stretch, tuple(map(LaneSnapshot.of, live)))
+    for segment in run_segments(wave, engine, task.schedule):
+        yield WaveReport(segment, tuple(map(LaneSnapshot.from_lane, live)))
         live = [lane for lane in live if lane.status == RUNNING]
 
 
 @dataclass(frozen=True)
 class TaskFailed:
-    """An errand could not be carried out, and would not be elsewhere."""
+    """A task that cannot be run, on any worker."""
 
     sentence: str
-    is_user_error: bool  # something to correct, and no fault of Coterie's
+    is_user_error: bool
 
 
 @dataclass(frozen=True)
 class WorkerLost:
-    """A worker that is gone, with what it had done since its last report."""
+    """A worker that is gone, with its progress since its last report."""
 
     why: str
 
 
 class TaskCompleted:
-    """An errand has come to its end."""
+    """The end of a task."""
 
 
-WorkerMessage = WorkerHost | WaveReport | TaskCompleted | WorkerLost  # in this order; a worker that is gone may come at any time
+WorkerMessage = WorkerHost | WaveReport | TaskCompleted | WorkerLost  # in this order; a worker may be lost at any time
 
 
 class Executor(ABC):
-    """Workers. Each errand is told of by where it is carried out, by a report for every stretch, and by its end.
+    """Workers. Messages about a task are the worker's host, a report for every segment, and the end.
 
-    What a worker cannot do by the study's fault is raised by `wait` as it would be here.
+    An error of the study on a worker is raised by `wait` as it would be here.
     """
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """Errands that can be carried out at once, now."""
+        """The number of tasks that can run at once, now."""
 
     @abstractmethod
-    def begin(self, number: int, errand: WaveTask) -> None:
-        """Have an errand carried out, by a number that nobody else has at the moment."""
+    def begin(self, number: int, task: WaveTask) -> None:
+        """Start a task under a number that no running task has."""
 
     @abstractmethod
     def wait(self) -> tuple[int, WorkerMessage]:
-        """The next news of any errand that was begun, by its number."""
+        """The next message about any running task, with its number."""
 
     @abstractmethod
     def stop(self, number: int) -> None:
-        """Give up an errand: nothing more is told of it."""
+        """Stop a task: there are no more messages about it."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of all workers, whatever they are at."""
+        """End all workers, whatever they are doing."""
 
     def __enter__(self) -> Self:
         return self

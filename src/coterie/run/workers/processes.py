@@ -24,14 +24,13 @@ from coterie.engines.engine import Engine
 from coterie.run.environment import WorkerHost
 from coterie.run.workers.executor import Executor, TaskCompleted, TaskFailed, WaveTask, WorkerLost, WorkerMessage, run_task
 
-ALIGNMENT = 64  # bytes: as far apart as vector units like it
-
-
-LENGTH_BYTES = 8  # bytes, at the file's end, that say how long the part before them is
+ALIGNMENT = 64  # bytes, for vector units
+LENGTH_BYTES = 8  # bytes at the end of the file with the length of the part before them
+POLL_SECONDS = 0.5  # seconds between checks that the driver is alive
 
 
 def write_shared_file(made: Any) -> IO[bytes]:
-    """A file that holds an object. It is gone when the last process that has it open ends, however that ends."""
+    """A file that holds an object. It is deleted when the last process that has it open ends."""
     buffers: list[pickle.PickleBuffer] = []
     try:
         body = pickle.dumps(made, protocol=5, buffer_callback=buffers.append)
@@ -54,7 +53,7 @@ def write_shared_file(made: Any) -> IO[bytes]:
 
 
 def read_shared_file(descriptor: int) -> Any:
-    """The object in a file that the driver made and handed down open; its arrays cannot be written to."""
+    """The object in a file that the driver wrote and left open; its arrays are read-only."""
     view = memoryview(mmap(descriptor, 0, access=ACCESS_READ))
     length = int.from_bytes(view[-LENGTH_BYTES:], "big")
     body, spans = pickle.loads(view[-LENGTH_BYTES - length : -LENGTH_BYTES])
@@ -62,13 +61,13 @@ def read_shared_file(descriptor: int) -> Any:
 
 
 class ProcessExecutor(Executor):
-    """So many processes, each begun when it is needed and again when it was lost; the study's arrays are in memory once."""
+    """So many processes, each started when it is needed and again when it was lost."""
 
     def __init__(self, study: Any, size: int) -> None:
         if os.name == "nt":
             raise UserError("Worker processes run on Linux and macOS: on Windows, omit --workers, or use WSL.")
         self._size = size
-        self._freight = write_shared_file(study)
+        self._shared_file = write_shared_file(study)
         self._idle: list[_WorkerProcess] = []
         self._busy: dict[int, _WorkerProcess] = {}
 
@@ -76,22 +75,23 @@ class ProcessExecutor(Executor):
     def size(self) -> int:
         return self._size
 
-    def begin(self, number: int, errand: WaveTask) -> None:
-        process = self._idle.pop() if self._idle else _WorkerProcess(self._freight)
+    def begin(self, number: int, task: WaveTask) -> None:
+        process = self._idle.pop() if self._idle else _WorkerProcess(self._shared_file)
         self._busy[number] = process
-        process.send(errand)
+        with suppress(OSError):  # the process is gone, which `receive` reports
+            process.connection.send(task)
 
     def wait(self) -> tuple[int, WorkerMessage]:
-        ready = wait([process.line for process in self._busy.values()])
-        number = next(number for number, process in self._busy.items() if process.line in ready)
-        news = self._busy[number].receive()
-        if isinstance(news, TaskFailed):
-            raise UserError(news.sentence) if news.is_user_error else RuntimeError(f"A worker failed.\n{news.sentence}")
-        if isinstance(news, WorkerLost):
+        ready = wait([process.connection for process in self._busy.values()])
+        number = next(number for number, process in self._busy.items() if process.connection in ready)
+        message = self._busy[number].receive()
+        if isinstance(message, TaskFailed):
+            raise UserError(message.sentence) if message.is_user_error else RuntimeError(f"A worker failed.\n{message.sentence}")
+        if isinstance(message, WorkerLost):
             self.stop(number)
-        if isinstance(news, TaskCompleted):
+        if isinstance(message, TaskCompleted):
             self._idle.append(self._busy.pop(number))
-        return number, news
+        return number, message
 
     def stop(self, number: int) -> None:
         self._busy.pop(number).close()
@@ -100,90 +100,82 @@ class ProcessExecutor(Executor):
         for process in (*self._idle, *self._busy.values()):
             process.close()
         self._idle, self._busy = [], {}
-        self._freight.close()
+        self._shared_file.close()
 
 
 class _WorkerProcess:
-    """One of them, at the other end of a line. It never imports the program that called Coterie, so that this needs no guard."""
+    """A worker and the connection to it. It does not import the caller's program, so that needs no main guard."""
 
-    def __init__(self, freight: IO[bytes]) -> None:
-        self.line, theirs = Pipe()
-        handed = (theirs.fileno(), freight.fileno())
-        command = [sys.executable, "-P", "-m", "coterie.run.workers.processes", *map(str, (os.getpid(), *handed))]
+    def __init__(self, shared_file: IO[bytes]) -> None:
+        self.connection, theirs = Pipe()
+        inherited = (theirs.fileno(), shared_file.fileno())
+        command = [sys.executable, "-P", "-m", "coterie.run.workers.processes", *map(str, (os.getpid(), *inherited))]
         path = os.pathsep.join(place or os.getcwd() for place in sys.path)
-        # what a worker has to say is no result: it goes where errors go
+        # what a worker prints is no result: it goes to stderr
         self.process = subprocess.Popen(
-            command, pass_fds=handed, stdin=subprocess.DEVNULL, stdout=2, env={**os.environ, "PYTHONPATH": path}
+            command, pass_fds=inherited, stdin=subprocess.DEVNULL, stdout=2, env={**os.environ, "PYTHONPATH": path}
         )
         theirs.close()
 
-    def send(self, errand: WaveTask) -> None:
-        with suppress(OSError):  # it is gone, as `receive` will find
-            self.line.send(errand)
-
     def receive(self) -> Any:
         try:
-            return self.line.recv()
+            return self.connection.recv()
         except (EOFError, OSError):  # an OSError where it was killed in the middle of a message
             return WorkerLost(f"the process {self.process.pid} ended ({self.process.wait()})")
 
     def close(self) -> None:
-        self.line.close()
+        self.connection.close()
         self.process.kill()
         self.process.wait()
 
 
-POLL_SECONDS = 0.5  # seconds between looks at whether the driver is there
-
-
-def run_worker(line: Connection, freight: int) -> None:
-    """Carry out errands as they come, until the line is closed."""
+def run_worker(connection: Connection, shared_file: int) -> None:
+    """Run tasks as they arrive, until the connection is closed."""
     try:
-        study = read_shared_file(freight)
+        study = read_shared_file(shared_file)
     except (AttributeError, ImportError) as error:
-        line.send(
-            TaskFailed(f"A worker cannot find what the study is made of ({error}): let it stand in a module that can be imported.", True)
-        )
+        sentence = f"A worker cannot find what the study is made of ({error}): let it stand in a module that can be imported."
+        connection.send(TaskFailed(sentence, True))
         return
     engine: Engine | None = None
     with ExitStack() as held:
-        while (errand := _receive_task(line)) is not None:
+        while (task := _receive_task(connection)) is not None:
             try:
-                line.send(WorkerHost.here())
+                connection.send(WorkerHost.current())
                 if engine is None:
-                    engine = held.enter_context(study.engine(errand.execution, errand.routes))
-                for report in run_task(study.lanes(), errand, engine):
-                    line.send(report)
-                line.send(TaskCompleted())
+                    engine = held.enter_context(study.engine(task.execution, task.routes))
+                for report in run_task(study.lanes(), task, engine):
+                    connection.send(report)
+                connection.send(TaskCompleted())
             except UserError as error:
-                line.send(TaskFailed(str(error), True))
+                connection.send(TaskFailed(str(error), True))
             except ConnectionError:  # the driver is gone
                 return
             except Exception:
-                line.send(TaskFailed(traceback.format_exc(), False))
+                connection.send(TaskFailed(traceback.format_exc(), False))
 
 
-def _receive_task(line: Connection) -> WaveTask | None:
+def _receive_task(connection: Connection) -> WaveTask | None:
     try:
-        errand: Any = line.recv()
+        task: Any = connection.recv()
     except (EOFError, OSError):
         return None
-    return errand if isinstance(errand, WaveTask) else None
+    return task if isinstance(task, WaveTask) else None
 
 
 def _exit_with_driver(driver: int) -> None:
-    """End when the driver does, even in the middle of a stretch: nobody would write it down."""
+    """End when the driver does, even within a segment, which would not be written."""
     while os.getppid() == driver:
         sleep(POLL_SECONDS)
     os._exit(1)
 
 
 def main(words: list[str]) -> None:
-    """The process' beginning: the driver's process id, and what it handed down open."""
-    driver, line, freight = map(int, words)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver, too, which then ends its workers
+    """Start a worker, given the driver's process id and the descriptors of the connection and of the shared file."""
+    driver, connection, shared_file = map(int, words)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the driver, which then ends its workers
     Thread(target=_exit_with_driver, args=(driver,), daemon=True).start()
-    run_worker(Connection(line), freight)
+    run_worker(Connection(connection), shared_file)
 
 
 if __name__ == "__main__":

@@ -20,21 +20,16 @@ from coterie.run.execution import Execution
 from coterie.run.workers.executor import Executor, TaskCompleted, WaveReport, WaveTask, WorkerLost, WorkerMessage, run_task
 
 LOOPBACK = "127.0.0.1"
-
-
 QUIET_OPTIONS: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-
-
-# Told to keep to 127.0.0.1, Ray takes the machine's own address instead and listens on all of them, unless this says that there is no
+# With 127.0.0.1 as its address, Ray takes the machine's own address instead and listens on all of them, unless this variable excludes a
 # cluster of several machines. It is read when Ray is imported.
 ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-
-
+POLL_SECONDS = 1.0  # seconds that Ray waits at most before Ctrl-C is heard
 CURRENT_CLUSTER = Path("/tmp/ray/ray_current_cluster")  # where Ray notes the address of the last cluster that was started here
 
 
 def import_ray(*, one_machine: bool = False) -> Any:
-    """Ray, if it is installed; it tells nobody that it is used. A cluster of `one_machine` stays within it."""
+    """Ray, if it is installed, without usage statistics. A cluster of `one_machine` stays within it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what a worker does not use stays as it is
     if one_machine and "ray" not in sys.modules:
@@ -47,9 +42,9 @@ def import_ray(*, one_machine: bool = False) -> Any:
 
 
 def connect_ray(address: str) -> bool:
-    """Reach the cluster at an address, and say whether the connection is ours to end. One that is there already is used as it is."""
+    """Connect to the cluster at an address, or use an existing connection; whether the connection is ours to end."""
     if address.startswith("ray://"):
-        raise UserError(f"Ray's client protocol ({address}) cannot carry a study: run it on a machine of the cluster, with --ray auto.")
+        raise UserError(f"Ray's client protocol ({address}) cannot run a study: start it on a machine of the cluster, with --ray auto.")
     found = _find_current_cluster() if address == "auto" else address
     if found is not None and not _is_connected():
         check_token(found)
@@ -60,10 +55,8 @@ def connect_ray(address: str) -> bool:
         try:
             _init_ray(ray, address=address)
         except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
-            told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise UserError(
-                f"No Ray cluster answers at {address!r} ({told}): start one for trying with 'coterie ray up --local 4'."
-            ) from error
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise _make_connection_error(address, reason) from error
     try:
         check_token(str(ray.get_runtime_context().gcs_address))
     except UserError:
@@ -75,8 +68,8 @@ def connect_ray(address: str) -> bool:
 
 @contextmanager
 def start_local_ray(workers: int) -> Iterator[str]:
-    """A cluster of so many workers that only this machine can reach, for as long as it is held; its address."""
-    os.environ.setdefault("RAY_AUTH_MODE", "token")  # other users of this machine have no business there either
+    """A cluster of so many workers that only this machine can reach, until the context ends; its address."""
+    os.environ.setdefault("RAY_AUTH_MODE", "token")  # other users of this machine are kept out, too
     ray = import_ray(one_machine=True)
     try:
         _init_ray(ray, address="local", num_cpus=workers, include_dashboard=False, _node_ip_address=LOOPBACK)
@@ -96,10 +89,10 @@ def start_local_ray(workers: int) -> Iterator[str]:
 
 
 def check_token(address: str) -> None:
-    """Refuse a cluster that is reached over a network without a token: anybody else there could run code on it, too."""
+    """Refuse a cluster that is reached over a network without a token: others there could run code on it, too."""
     if not is_local_address(address) and os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
         raise UserError(
-            f"The Ray at {address} is reached over a network, and whoever reaches it runs code on it: start all its machines and "
+            f"The Ray at {address} is reached over a network, and all who reach it can run code on it: start all its machines and "
             "this command with RAY_AUTH_MODE=token and one token (see docs/many-machines.md)."
         )
 
@@ -114,44 +107,43 @@ def is_local_address(address: str) -> bool:
 
 
 def _is_connected() -> bool:
-    """Whether this process is at a cluster already."""
+    """Whether this process is connected to a cluster."""
     return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
 
 
 def _init_ray(ray: Any, **how: Any) -> None:
-    """Let Ray begin, and end on SIGTERM as before: it would have a way of its own."""
-    alone = current_thread() is main_thread()  # elsewhere signals cannot be set, and Ray does not
+    """Initialise Ray and restore the handler of SIGTERM, which Ray replaces."""
+    is_main = current_thread() is main_thread()  # signals can be set in the main thread only
     before = signal.getsignal(signal.SIGTERM)
     ray.init(**how, **QUIET_OPTIONS)
-    if alone and before is not None:
+    if is_main and before is not None:
         signal.signal(signal.SIGTERM, before)
 
 
 def _check_reachable(address: str) -> None:
-    """Refuse at once an address at which nobody listens: Ray would try for two minutes."""
+    """Refuse at once an address without a server: Ray would try for two minutes."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except (OSError, ValueError, OverflowError) as error:
-        raise UserError(
-            f"No Ray cluster answers at {address!r} ({error}): start one for trying with 'coterie ray up --local 4'."
-        ) from error
+        raise _make_connection_error(address, error) from error
+
+
+def _make_connection_error(address: str, reason: object) -> UserError:
+    return UserError(f"No Ray cluster answers at {address!r} ({reason}): start one for a test with 'coterie ray up --local 4'.")
 
 
 def _find_current_cluster() -> str | None:
-    """What `auto` stands for, as Ray finds it: the environment's word, or the last cluster that was started on this machine."""
-    said = os.environ.get("RAY_ADDRESS") or (CURRENT_CLUSTER.read_text(encoding="utf-8").strip() if CURRENT_CLUSTER.is_file() else "")
-    return said if said not in ("", "auto", "local") else None
-
-
-POLL_SECONDS = 1.0  # seconds that Ray waits at most before Ctrl-C is heard
+    """The address that `auto` stands for, as Ray finds it: from the environment, or the last cluster started on this machine."""
+    found = os.environ.get("RAY_ADDRESS") or (CURRENT_CLUSTER.read_text(encoding="utf-8").strip() if CURRENT_CLUSTER.is_file() else "")
+    return found if found not in ("", "auto", "local") else None
 
 
 class RayExecutor(Executor):
-    """As many waves at once as the cluster has cores, or GPUs, for; machines may come and go."""
+    """As many waves at once as the cluster has cores or GPUs for; machines may join and leave."""
 
     def __init__(self, study: Any, execution: Execution) -> None:
-        assert execution.ray is not None  # or there would be other workers
+        assert execution.ray is not None  # or another executor would be used
         self._own = connect_ray(execution.ray)
         self._ray = import_ray()
         self._most = execution.workers
@@ -168,22 +160,22 @@ class RayExecutor(Executor):
 
     @property
     def size(self) -> int:
-        there = self._ray.cluster_resources()
-        fits = min(int(there.get(name, 0) // need) for name, need in self._needs.items() if need)
+        resources = self._ray.cluster_resources()
+        fits = min(int(resources.get(name, 0) // need) for name, need in self._needs.items() if need)
         return max(1, fits if self._most is None else min(fits, self._most))
 
-    def begin(self, number: int, errand: WaveTask) -> None:
-        self._busy[number] = self._task.remote(self._study, errand)
+    def begin(self, number: int, task: WaveTask) -> None:
+        self._busy[number] = self._task.remote(self._study, task)
 
     def wait(self) -> tuple[int, WorkerMessage]:
         ready: list[Any] = []
         while not ready:
             ready, _ = self._ray.wait(list(self._busy.values()), num_returns=1, timeout=POLL_SECONDS)
-        number = next(number for number, told in self._busy.items() if told is ready[0])
-        news = self._next(self._busy[number])
-        if isinstance(news, (TaskCompleted, WorkerLost)):
+        number = next(number for number, stream in self._busy.items() if stream is ready[0])
+        message = self._receive(self._busy[number])
+        if isinstance(message, (TaskCompleted, WorkerLost)):
             del self._busy[number]
-        return number, news
+        return number, message
 
     def stop(self, number: int) -> None:
         self._ray.cancel(self._busy.pop(number), force=True)
@@ -194,10 +186,10 @@ class RayExecutor(Executor):
         if self._own:
             self._ray.shutdown()
 
-    def _next(self, told: Any) -> WorkerMessage:
+    def _receive(self, stream: Any) -> WorkerMessage:
         errors = self._ray.exceptions
         try:
-            news: WorkerMessage = self._ray.get(next(told))
+            message: WorkerMessage = self._ray.get(next(stream))
         except StopIteration:
             return TaskCompleted()
         except errors.RayTaskError as error:
@@ -205,20 +197,19 @@ class RayExecutor(Executor):
             if isinstance(cause, UserError):
                 raise UserError(str(cause)) from None
             raise RuntimeError(f"A worker failed.\n{error}") from error
-        except errors.RayError as error:  # a process or a machine is gone, or what it had told and nobody had fetched yet
+        except errors.RayError as error:  # a process or a machine is gone, or a message that was not fetched
             return WorkerLost(f"{type(error).__name__}: {str(error).splitlines()[0]}")
-        return news
+        return message
 
     def _check(self, address: str) -> None:
-        """Refuse a cluster none of whose machines could ever carry out a wave: Ray would wait for one without a word."""
+        """Refuse a cluster without a machine that could run a wave: Ray would wait for one silently."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         if not any(all(node.get(name, 0) >= need for name, need in self._needs.items()) for node in nodes):
             needs = ", ".join(f"{need} {name}" for name, need in self._needs.items() if need)
             raise UserError(f"No machine of the Ray at {address} has {needs} for a wave: ask for less with --threads or --gpus-per-wave.")
 
 
-def _run_wave(study: Any, errand: WaveTask) -> Iterator[WorkerHost | WaveReport]:
-    """The task."""
-    yield WorkerHost.here()
-    with study.engine(errand.execution, errand.routes) as engine:
-        yield from run_task(study.lanes(), errand, engine)
+def _run_wave(study: Any, task: WaveTask) -> Iterator[WorkerHost | WaveReport]:
+    yield WorkerHost.current()
+    with study.engine(task.execution, task.routes) as engine:
+        yield from run_task(study.lanes(), task, engine)
