@@ -43,5 +43,5 @@ def test_its_controls_have_roles_and_its_groups_are_found(written: Any, tmp_path
     (findings,) = found.federations
     assert findings.roles.methods == ["clove:CLoVE(groups=2)"]  # random and true groups are controls
     assert {"random", "oracle"} <= set(findings.roles.controls["clove:CLoVE(groups=2)"])
-    assert findings.methods["clove:CLoVE(groups=2)"].grouping.ari.mean > 0.8  # type: ignore[union-attr]
+    assert findings.methods["clove:CLoVE(groups=2)"].group_quality.ari.mean > 0.8  # type: ignore[union-attr]
     assert any("similarity" in sentence for sentence in found.verdicts()[findings.data])
