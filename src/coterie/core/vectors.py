@@ -117,8 +117,9 @@ class HostVectors(Vectors):
     """Rows in host memory."""
 
     xp = np
+    values: Floats
 
-    def __init__(self, values: Floats | Doubles, update_norms: Doubles | None = None) -> None:
+    def __init__(self, values: Array, update_norms: Doubles | None = None) -> None:
         self.values, self.update_norms = values, update_norms
 
     def to_host(self) -> Floats:
