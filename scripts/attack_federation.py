@@ -234,7 +234,7 @@ ATTACKS = (
         "formulas and markup in names",
         SITE,
         "escaped in CSV and Markdown",
-        ("core/test_table_text.py::test_no_cell_begins_a_formula", "cli/test_names.py::test_names_are_no_formulas_in_any_table"),
+        ("_util/test_formatting.py::test_no_cell_begins_a_formula", "cli/test_names.py::test_names_are_no_formulas_in_any_table"),
     ),
     # sites together
     Attack(

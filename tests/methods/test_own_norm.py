@@ -83,7 +83,7 @@ def test_who_has_not_trained_is_served_the_initial_norms() -> None:
 
 
 def test_methods_that_try_several_models_on_a_client_are_refused() -> None:
-    with pytest.raises(UserError, match=r"tries several models on a client .* leave fedbn away"):
+    with pytest.raises(UserError, match=r"tries several models on a client .* omit fedbn"):
         play(build("ifca(groups=2)+fedbn"), world=WORLD, plan=EVERYBODY, rounds=1)
 
 
@@ -97,5 +97,5 @@ class Together(FedAvg):
 def test_models_that_answer_together_are_refused() -> None:
     method = OwnNorm(method=Together())
     state = play(OwnNorm(method=FedAvg()), world=WORLD, plan=EVERYBODY, rounds=1).states[-1]
-    with pytest.raises(UserError, match=r"answer together .* leave fedbn away"):
+    with pytest.raises(UserError, match=r"answer together .* omit fedbn"):
         run_generator(method.serve(state, np.arange(4), make_round_context(WORLD, EVERYBODY)), WORLD)  # type: ignore[arg-type]

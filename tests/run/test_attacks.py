@@ -40,13 +40,13 @@ def updates_under(text: str, hostile: tuple[int, ...] = (1, 2), round_: int = 1)
 
 def test_who_is_hostile_is_keyed_by_seed_and_client() -> None:
     roster = Roster.of([f"client-{i}" for i in range(40)], np.ones(40, np.int64))
-    first = attack("signflip").hostile(roster, 0)
+    first = attack("signflip").select_malicious(roster, 0)
     assert len(first) == 8  # a fifth of 40
-    assert first.tolist() == attack("noise(factor=1)").hostile(roster, 0).tolist() != attack("signflip").hostile(roster, 1).tolist()
-    assert set(attack("signflip(share=0.1)").hostile(roster, 0)) < set(first)  # a larger share adds to a smaller one
+    assert first.tolist() == attack("noise(factor=1)").select_malicious(roster, 0).tolist() != attack("signflip").select_malicious(roster, 1).tolist()
+    assert set(attack("signflip(share=0.1)").select_malicious(roster, 0)) < set(first)  # a larger share adds to a smaller one
     renamed = Roster.of(reversed(roster.ids), roster.sizes)
-    assert [renamed.ids[i] for i in attack("signflip").hostile(renamed, 0)[::-1]] == [roster.ids[i] for i in first]
-    assert len(attack("signflip(share=0.01)").hostile(ROSTER, 0)) == 1
+    assert [renamed.ids[i] for i in attack("signflip").select_malicious(renamed, 0)[::-1]] == [roster.ids[i] for i in first]
+    assert len(attack("signflip(share=0.01)").select_malicious(ROSTER, 0)) == 1
 
 
 def test_updates_by_hand() -> None:
@@ -179,7 +179,7 @@ def test_scores_are_of_honest_clients_who_are_named_in_the_evidence() -> None:
     named = {key.seed: clients for key, _, clients in read_notes(result.evidence, "hostile_clients")}
     roster = Roster.of(records.ids, records.train)
     for place, seed in enumerate((0, 1)):
-        hostile = attack("labelflip(share=0.34)").hostile(roster, seed)
+        hostile = attack("labelflip(share=0.34)").select_malicious(roster, seed)
         assert named[seed] == hostile.tolist() == np.flatnonzero(records.malicious[place]).tolist()
         honest = ~records.malicious[place]
         expected = records.credits[0, place, -1, honest].sum() / records.test[honest].sum()

@@ -3,9 +3,9 @@
 Replies are structs of arrays, one row a client, in ascending client number. A client that failed, timed out or sent invalid numbers is
 absent: the reply has no row for it, and a method must give what the run without that client gives.
 
-A new ask is a pair of classes here: the reply says of each column what it is and what is invalid in it, the ask how long a client's row
-must be. Assembly, acceptance and cost read that, and need no change. `LoopEngine.answer` executes it (the batched engine falls back on
-that), and it joins the questions of tests/engines/test_engine.py.
+A new ask is a pair of classes here: the reply declares each column and what is invalid in it, the ask how long a client's row must be.
+Assembly, acceptance and cost read that, and need no change. `LoopEngine.answer` executes it (the batched engine falls back on that), and it
+joins the questions of tests/engines/test_engine.py.
 """
 
 from collections.abc import Generator, Mapping
@@ -23,20 +23,20 @@ from coterie.core.vectors import Sketch, Vectors, on_device
 
 
 class Refusal(Enum):
-    """The reasons; the name goes into the evidence, the value is what a person is told."""
+    """The reasons; the name goes into the evidence, the value is shown to people."""
 
     NOT_ASKED = "was not asked"
     TWICE = "answered twice"
     UNREADABLE = "sent an answer that cannot be read"
     WRONG_SHAPE = "sent numbers of the wrong length"
     NOT_FINITE = "sent numbers that are not finite"
-    NO_SAMPLES = "says it has no samples"
-    MISCOUNTED = "says another number of samples than the roster knows"
+    NO_SAMPLES = "reports no samples"
+    MISCOUNTED = "reports another number of samples than the roster has"
     INVALID = "sent values that cannot be right"
     TOO_LARGE = "sent more bytes than its answer can have"
     TOO_FAR = "moved its model much further than the others"
     DENIED = "may not answer: the policy of its site forbids it"
-    FAILED = "could not carry out what was asked"
+    FAILED = "failed to do what was asked"
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,7 @@ class RefusedReply:
 
 
 R = TypeVar("R", bound="Reply")
-
-
 DataPart = Literal["train", "validation", "test"]
-
-
 Shapes = Mapping[str, tuple[int, ...]]  # of one client's row of each column of a reply
 
 
@@ -74,8 +70,8 @@ class Share:
 def column(dtype: type[np.generic], *, axes: int = 0, finite: bool = False, positive: bool = False, **options: Any) -> Any:
     """A column of a reply: its type, the number of axes of one client's row, and whether every number must be finite or above zero. One
     with a default need not be sent."""
-    told = {"dtype": dtype, "axes": axes, "finite": finite, "positive": positive, "optional": "default" in options}
-    return field(metadata=told, **options)
+    declared = {"dtype": dtype, "axes": axes, "finite": finite, "positive": positive, "optional": "default" in options}
+    return field(metadata=declared, **options)
 
 
 @dataclass(frozen=True)
@@ -95,7 +91,7 @@ class Reply:
 
     @classmethod
     def columns(cls) -> dict[str, Mapping[str, Any]]:
-        """By name, what `column` says of each."""
+        """By name, the declaration of each `column`."""
         return _get_columns(cls)  # type: ignore[arg-type]  # mypy looks at the hash of replies, not of their class
 
     @classmethod
@@ -127,7 +123,7 @@ class Gradients(Reply):
 
     vectors: Floats = column(np.float32, axes=1, finite=True)  # (n, d), or (n, r)
     sizes: Ints = column(np.int64, positive=True)  # (n,)
-    losses: Doubles = column(np.float64, finite=True)  # (n,) mean loss at the model received; 0 beside a sketch: not told
+    losses: Doubles = column(np.float64, finite=True)  # (n,) mean loss at the model received; 0 beside a sketch: not sent
 
 
 @dataclass(frozen=True)
@@ -151,7 +147,7 @@ class Errors(Reply):
 class Evaluated(Reply):
     """Counts enough for accuracy, precision, recall, F1 and FedEx's accuracy gate: one row a client, or a model on the central set.
 
-    Where a sample has several labels, counts are of those that are set; a regression has none. `core.tasks` says what is summed up.
+    Where a sample has several labels, counts are of those that are set; a regression has none. See `core.tasks` for what is summed up.
     """
 
     hits: Ints = column(np.int64, axes=1)  # (n, C) right predictions by class
@@ -224,7 +220,7 @@ class ModelAsk(Ask[R]):
         object.__setattr__(self, "start", start)
 
     def get_sent_models(self, clients: Ids) -> Floats:
-        """(n, d) the model that each of these clients, all of whom are asked, is sent to begin from."""
+        """(n, d) the model that each of these clients, all of them asked, starts from."""
         return self.models[self.start[find_positions(self.clients, clients)]]
 
     def take(self, rows: Array) -> Self:
@@ -244,7 +240,7 @@ class Train(ModelAsk[Trained]):
 
     local: Local
     _: KW_ONLY
-    anchors: Floats | None = None  # (n, d) the proximal term's centre; the model received unless given
+    anchors: Floats | None = None  # (n, d) the proximal term's centre; default: the model received
     mus: Doubles | None = None  # (n,) a proximal weight for each client instead of local.mu
     linear: Floats | None = None  # (n, d) the gradient of a linear term <c_k, w>
     epochs: Ints | None = None  # (n,) epochs for each client instead of local.epochs
@@ -354,7 +350,7 @@ def _get_columns(reply: type[Reply]) -> dict[str, Mapping[str, Any]]:
 
 @cache
 def _get_checked_columns(reply: type[Reply]) -> frozenset[str]:
-    return frozenset(name for name, told in reply.columns().items() if told["finite"] or told["positive"])
+    return frozenset(name for name, column in reply.columns().items() if column["finite"] or column["positive"])
 
 
 def _take_rows(record: Any, rows: Array, n: int, exclude: tuple[str, ...] = ()) -> dict[str, Any]:

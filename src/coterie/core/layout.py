@@ -78,7 +78,7 @@ class InitialModels(Protocol):
     def __call__(self, i: int = 0) -> Floats: ...
 
 
-MAX_AXES, MAX_AXIS_SIZE = 16, 1 << 31  # of the shape that a file says a sample has
+MAX_AXES, MAX_AXIS_SIZE = 16, 1 << 31  # of the shape that a file gives a sample
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Inputs:
 
     @property
     def shape(self) -> tuple[tuple[int, ...], ...] | dict[str, tuple[int, ...]]:
-        """What a factory is told as `input_shape`: the shapes by name, or in their order."""
+        """What a factory gets as `input_shape`: the shapes by name, or in their order."""
         return dict(zip(self.names, self.shapes, strict=True)) if self.names else self.shapes
 
     def unpack(self, rows: Array) -> tuple[Array, ...] | dict[str, Array]:
@@ -116,12 +116,12 @@ class Inputs:
         return {"shapes": [list(shape) for shape in self.shapes], "tokens": list(self.tokens), "names": list(self.names)}
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> "Inputs":
+    def from_dict(cls, stored: Mapping[str, Any]) -> "Inputs":
         """The inverse of `to_dict`."""
-        shapes = tuple(tuple(map(int, shape)) for shape in told["shapes"])
+        shapes = tuple(tuple(map(int, shape)) for shape in stored["shapes"])
         if not all(len(shape) <= MAX_AXES and all(0 < size <= MAX_AXIS_SIZE for size in shape) for shape in shapes):
             raise ValueError("inputs of a shape that no sample has")  # before sizes are multiplied: the product of many has any length
-        made = cls(shapes, tuple(map(bool, told["tokens"])), tuple(map(str, told["names"])))
+        made = cls(shapes, tuple(map(bool, stored["tokens"])), tuple(map(str, stored["names"])))
         if not shapes or len(made.tokens) != len(shapes) or len(made.names) not in (0, len(shapes)) or min(map(prod, shapes)) < 1:
             raise ValueError("inputs that contradict themselves")
         return made

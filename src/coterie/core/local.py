@@ -1,7 +1,7 @@
 """Local training: its settings, rules of one's own for loss and step, and random changes of training images.
 
-A rule says what a client minimises and how it steps, where that is more than a proximal or a linear term. It is written once, in torch, for
-one client; the loop engine runs it client by client, the stacked route maps it over a stack of clients. A new one needs no change to an
+A rule defines what a client minimises and how it steps, where that is more than a proximal or a linear term. It is written once, in torch,
+for one client; the loop engine runs it client by client, the stacked route maps it over a stack of clients. A new one needs no change to an
 engine:
 
     @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,6 @@ class Augmentation:
 
 
 _DEFAULTS = {"flip": True, "crop": 4, "jitter": 0.2, "rotate": 15.0}
-
-
 _MAXIMA = {"crop": 1000, "jitter": 1.0, "rotate": 180.0}
 
 
@@ -52,18 +50,18 @@ def parse_augmentation(text: str | None) -> Augmentation | None:
     """What a setting asks for; None for nothing."""
     if text is None:
         return None
-    told: dict[str, bool | int | float] = {}
+    found: dict[str, bool | int | float] = {}
     for part in split_at(text, "+"):
         spec = parse(part)
         if spec.name not in _DEFAULTS:
             raise UserError(f"Augmentation {spec.name!r} is not known: {suggest_names(spec.name, _DEFAULTS)}")
         value = spec.args[0] if spec.args else _DEFAULTS[spec.name]
-        if spec.name in told or spec.kwargs or len(spec.args) > (spec.name != "flip"):
+        if spec.name in found or spec.kwargs or len(spec.args) > (spec.name != "flip"):
             raise UserError(f"Augmentation {text!r}: write each once, as in 'flip+crop(4)+jitter(0.2)+rotate(15)'.")
         if spec.name != "flip":
             _check_number(spec.name, value)
-        told[spec.name] = value
-    return Augmentation(**told)  # type: ignore[arg-type]
+        found[spec.name] = value
+    return Augmentation(**found)  # type: ignore[arg-type]
 
 
 def _check_number(name: str, value: object) -> None:
@@ -74,8 +72,6 @@ def _check_number(name: str, value: object) -> None:
 
 
 Weights = Mapping[str, "Tensor"]  # the tensors of a model by name: parameters and buffers
-
-
 MODEL = "model"  # the loop whose result is sent back as the client's model
 
 
@@ -139,7 +135,7 @@ class LocalRule(ABC):
         return epochs
 
     def optimizer(self, weights: "list[Tensor]", local: "Local") -> "torch.optim.Optimizer":
-        """The optimiser of one loop. One that treats every number by itself can be stacked; another is carried out client by client."""
+        """The optimiser of one loop. One that treats every number by itself can be stacked; another runs client by client."""
         return make_optimizer(weights, local)
 
 
@@ -170,7 +166,7 @@ class Local:
     weight_decay: float = setting(0.0, "Local weight decay.", least=0)
     optimizer: Literal["sgd", "adam", "adamw"] = setting("sgd", "Local optimiser; adamw runs client by client.")
     mu: float = setting(0.0, "Weight of a proximal term: mu * (w - anchor) is added to the gradient.", least=0)
-    max_steps: int | None = setting(None, "Steps at most; all that the epochs take unless given.", least=1)
+    max_steps: int | None = setting(None, "Steps at most; default: all that the epochs take.", least=1)
     augment: str | None = setting(None, "Random changes of training images: flip+crop(4)+jitter(0.2)+rotate(15), or some of them.")
     rule: LocalRule | None = None  # a loss and a step of one's own
 

@@ -1,7 +1,7 @@
 """What a method is: three generators over a state, the context in which they run, and the problem that it learns.
 
-Beside its state a round writes notes: what the analysis reads is a field, anything else has a name. A method also says how many models it
-holds, from which memory and disk needs are estimated.
+Beside its state a round writes notes: what the analysis reads is a field, anything else has a name. A method also declares how many models
+it holds, from which memory and disk needs are estimated.
 """
 
 from abc import ABC, abstractmethod
@@ -43,7 +43,7 @@ class Choice:
 class Notes:
     """One round's notes."""
 
-    mixing: Mixing | None = None  # who counted how much
+    mixing: Mixing | None = None  # how much each client counted
     clusters: tuple[Ids, Ids] | None = None  # groups that live for this round only: clients, and the label of each
     choice: Choice | None = None  # how the number of groups was chosen
     silhouette: float | None = None  # of the groups that were made
@@ -51,8 +51,6 @@ class Notes:
 
 
 MAX_NEWCOMERS = 1 << 14  # newcomers that are asked at once, at most
-
-
 MAX_PLACED_NUMBERS = 1 << 24  # numbers in all the models that newcomers send back at once, unless a round's own are more: 64 MiB
 
 
@@ -62,7 +60,7 @@ class MemoryNeeds:
 
     kept: float = 0.0  # for each client that has taken part, in the state, from round to round and in every checkpoint
     everybody: bool = False  # whether some round has all clients train at once
-    gathered: int = 0  # clients whom some round has train at once, where its cohort is smaller
+    gathered: int = 0  # clients that some round has train at once, where its cohort is smaller
     placing: bool = False  # whether newcomers train to be placed, some at a time
     served: float = 0.0  # for each client that is evaluated: a model of its own
 
@@ -71,7 +69,7 @@ class MemoryNeeds:
         return replace(self, kept=self.kept * states)
 
     def count_newcomers_at_once(self, size: int, cohort: int) -> int:
-        """Newcomers that are asked at once, of a model of so many numbers: never fewer than a round has train together, who are compared,
+        """Newcomers that are asked at once, of a model of so many numbers: never fewer than a round has train together, which are compared,
         guarded and waited for together."""
         return min(MAX_NEWCOMERS, max(MAX_PLACED_NUMBERS // size, cohort, self.gathered, 1)) if self.placing else MAX_NEWCOMERS
 
@@ -81,23 +79,11 @@ class MemoryNeeds:
 
 
 NO_MEMORY_NEEDS = MemoryNeeds()
-
-
 ALL_CLIENTS_TRAIN = MemoryNeeds(everybody=True)
-
-
 S = TypeVar("S", bound=State)
-
-
 T = TypeVar("T")
-
-
 Round = Generator[Ask[Any], Any, T]
-
-
 LIMITED_SITES = "limited_sites"  # the note that names the sites whose weight the plan's bound has cut
-
-
 Aggregate = Callable[[Mixing, Floats, Floats], tuple[Floats, Mixing]]
 
 
@@ -136,11 +122,11 @@ class Context:
         return select_cohort(self.plan.selection, self, self.plan.cohort, purpose)
 
     def sample(self, clients: Ids, size: int, purpose: str) -> Ids:
-        """`size` of these clients, ascending, drawn as a cohort is drawn from everybody."""
+        """`size` of these clients, ascending, drawn as a cohort is drawn from all clients."""
         return self.roster.lowest(make_key(self.seed, purpose, self.round_), clients, size, self.plan.most_share or 1.0)
 
     def sketch(self, size: int | None, clip: float | None = None, noise: float = 0.0) -> Sketch | None:
-        """The run's one projection to so many numbers; None where nothing is said, or all that may be compared is no more than that."""
+        """The run's one projection to so many numbers; None where no size is given, or all that may be compared is no more than that."""
         most = int(self.layout.compared.sum())
         if size is None or (clip is None and size >= most):
             return None
@@ -240,7 +226,7 @@ class Method(ABC, Generic[S]):
         return done(state)
 
     def central(self, state: S) -> NamedModels | None:
-        """The models to judge on the server's own test set; None when no model is meant for everybody."""
+        """The models to judge on the server's own test set; None when no model is meant for all clients."""
         return None
 
     def members(self, state: S) -> Ids | None:
@@ -254,7 +240,7 @@ class Method(ABC, Generic[S]):
 
     @property
     def memory_needs(self) -> MemoryNeeds:
-        """What it holds for each client: nothing, unless it says so."""
+        """What it holds for each client; default: nothing."""
         return NO_MEMORY_NEEDS
 
     @property
@@ -285,7 +271,7 @@ class Method(ABC, Generic[S]):
 
 
 def _no_truth(round_: int) -> Ids | None:
-    """Of a federation whose true groups nobody knows. It has a name, so that a problem can be sent to another process."""
+    """Of a federation whose true groups are unknown. It has a name, so that a problem can be sent to another process."""
     return None
 
 
@@ -307,7 +293,7 @@ class Problem:
 
     @property
     def roster(self) -> Roster:
-        """Everybody, reachable or not."""
+        """All clients, reachable or not."""
         return self.roster_at(0)
 
     @property

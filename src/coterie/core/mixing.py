@@ -34,9 +34,9 @@ class MixedTensor:
 
 @dataclass(frozen=True)
 class Mixing:
-    """The matrix [A | B] over [replies | models before]: row j says what the new model j is made of.
+    """The matrix [A | B] over [replies | models before]: row j holds what the new model j is made of.
 
-    It is evidence: one can read from it who counted how much. Rows sum to one wherever the rule averages.
+    It is evidence: one can read from it how much each client counted. Rows sum to one wherever the rule averages.
     """
 
     clients: Ids  # (n,) whose replies the columns of A are
@@ -63,9 +63,9 @@ class Mixing:
 
     @classmethod
     def within(cls, clients: Ids, groups: Ids, weights: Doubles | Ints, before: int, models: int | None = None) -> "Mixing":
-        """One model a group, the average of its members' replies; a group from which nobody answered keeps the model it had.
+        """One model a group, the average of its members' replies; a group without replies keeps the model it had.
 
-        `before` models were there, `models` are there afterwards (as many unless given): a new group needs a reply.
+        `before` models were there, `models` are there afterwards (default: as many): a new group needs a reply.
         """
         weights = np.asarray(weights, dtype=np.float64)
         count = before if models is None else models
@@ -97,8 +97,6 @@ def apply_mixing(mixing: Mixing, vectors: Floats, before: Floats) -> tuple[Float
 
 
 ROUNDING = 1e-9  # a share above the bound by less is within it: sums of floats
-
-
 DEFAULT_SHARE, DEFAULT_MIN_SITES = 1 / 3, 4  # the bound of a real federation, and from how many sites on
 
 

@@ -29,17 +29,17 @@ from coterie.core.specs import Registry
 class Attack:
     """What all attacks have in common."""
 
-    share: float = setting(0.2, "Share of the clients that are hostile.", above=0, below=1)
+    share: float = setting(0.2, "Share of the clients that are malicious.", above=0, below=1)
     collude: bool = setting(False, "Whether they act as one.")
-    site: str | None = setting(None, "A site, all of whose clients are hostile, instead of a share of all clients.")
+    site: str | None = setting(None, "A site, all of whose clients are malicious, instead of a share of all clients.")
 
-    on_data: ClassVar[bool] = False  # whether it changes what hostile clients train on, and not what they answer
+    on_data: ClassVar[bool] = False  # whether it changes what malicious clients train on, and not what they answer
 
     def __post_init__(self) -> None:
         check_settings(self, "An attack")
 
-    def hostile(self, roster: Roster, seed: int) -> Ids:
-        """The hostile clients, ascending: those of the site, or so many that the share is met as nearly as can be, and at least one."""
+    def select_malicious(self, roster: Roster, seed: int) -> Ids:
+        """The malicious clients, ascending: those of the site, or so many that the share is met as nearly as can be, and at least one."""
         if self.site is not None:
             return np.flatnonzero(np.array(roster.sites) == self.site).astype(np.int64)
         return roster.lowest(make_key(seed, "hostile"), roster.clients, max(round(self.share * len(roster)), 1))
@@ -47,38 +47,38 @@ class Attack:
 
 @dataclass(frozen=True, kw_only=True)
 class SignFlip(Attack):
-    """Sends its update (or gradient) with the opposite sign; those who collude, that of their mean update."""
+    """Sends its update (or gradient) with the opposite sign; those that collude, that of their mean update."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale(Attack):
-    """Sends its update (or gradient) times a factor; those who collude, their mean update times it."""
+    """Sends its update (or gradient) times a factor; those that collude, their mean update times it."""
 
     factor: float = setting(-10.0, "Factor on the update.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noise(Attack):
-    """Adds Gaussian noise to what it sends; those who collude all add the same."""
+    """Adds Gaussian noise to what it sends; those that collude all add the same."""
 
     factor: float = setting(3.0, "Length of the noise, in lengths of the client's own update.", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mimic(Attack):
-    """Sends an honest client's update as its own, so that this client counts many times; those who collude all copy the same."""
+    """Sends an honest client's update as its own, so that this client counts many times; those that collude all copy the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Count(Attack):
-    """Trains honestly and says that it has many times its samples; to collude changes nothing."""
+    """Trains honestly and reports many times its samples; to collude changes nothing."""
 
-    times: float = setting(100.0, "Factor on the number of samples it says it has.", above=0)
+    times: float = setting(100.0, "Factor on the number of samples it reports.", above=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelFlip(Attack):
-    """Trains on false labels: class c becomes c + s, each client with an s of its own; those who collude turn c into C - 1 - c."""
+    """Trains on false labels: class c becomes c + s, each client with an s of its own; those that collude turn c into C - 1 - c."""
 
     on_data = True
 
@@ -93,26 +93,12 @@ class Backdoor(Attack):
 
 
 attacks: Registry[Attack] = Registry("attack")
-
-
 attacks.add("signflip", SignFlip)
-
-
 attacks.add("scale", Scale)
-
-
 attacks.add("noise", Noise)
-
-
 attacks.add("labelflip", LabelFlip)
-
-
 attacks.add("backdoor", Backdoor)
-
-
 attacks.add("count", Count)
-
-
 attacks.add("mimic", Mimic)
 
 
@@ -124,7 +110,7 @@ def parse_attack(text: str | None) -> Attack | None:
 def refuse_attack(text: str | None) -> None:
     """A real federation's clients are what they are."""
     if text is not None:
-        raise UserError(f"The attack {text!r} is simulated, and a real federation has real clients: leave --attack away.")
+        raise UserError(f"The attack {text!r} is simulated, and a real federation has real clients: omit --attack.")
 
 
 SPEED_COLUMNS = ("client", "time")
@@ -151,7 +137,7 @@ class Speeds(ABC):
 
 @dataclass(frozen=True)
 class Equal(Speeds):
-    """Everybody takes 1."""
+    """Every client takes 1."""
 
     def usual(self, roster: Roster, seed: int) -> Doubles:
         return np.ones(len(roster))
@@ -170,7 +156,7 @@ class LogNormal(Speeds):
 
 @dataclass(frozen=True)
 class Slowed(Speeds):
-    """A share of the clients takes `factor` times as long as the others, who take 1: as many as meet the share best, at least one."""
+    """A share of the clients takes `factor` times as long as the others, which take 1: as many as meet the share best, at least one."""
 
     share: float = setting(0.1, "Share of the clients that are slow.", above=0, below=1)
     factor: float = setting(10.0, "How many times as long they take.", above=0)
@@ -188,7 +174,7 @@ class SpeedsFromFile(Speeds):
     path: str = ""
 
     def usual(self, roster: Roster, seed: int) -> Doubles:
-        """Read when a study begins or goes on, and not before: its settings can be read where the file is not."""
+        """Read when a study starts or resumes, and not before: its settings can be read where the file is not."""
         found = self._read()
         if missing := [name for name in roster.ids if name not in found]:
             raise UserError(
@@ -215,14 +201,8 @@ class SpeedsFromFile(Speeds):
 
 
 speeds: Registry[Speeds] = Registry("setting of speeds")
-
-
 speeds.add("equal", Equal)
-
-
 speeds.add("lognormal", LogNormal)
-
-
 speeds.add("slowed", Slowed)
 
 
@@ -236,7 +216,7 @@ def parse_speeds(text: str | None) -> Speeds | None:
 def refuse_speeds(text: str | None) -> None:
     """A real federation's clients take their own time."""
     if text is not None:
-        raise UserError(f"The speeds {text!r} are simulated, and a real federation's clients take their own time: leave --speeds away.")
+        raise UserError(f"The speeds {text!r} are simulated, and a real federation's clients take their own time: omit --speeds.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,7 +342,7 @@ class Plan:
 
     @property
     def sample_size(self) -> int | None:
-        """How many clients rows are written of, where that is a sample; None: everybody."""
+        """How many clients rows are written of, where that is a sample; None: all clients."""
         return min((size for size in (self.evaluate_clients, self.keep_clients) if size is not None), default=None)
 
     def rate_factor(self, round_: int) -> float:

@@ -24,9 +24,7 @@ from coterie.core.asks import ModelAsk, Refusal, RefusedReply, Reply, Shapes, Tr
 from coterie.core.mixing import SiteBound, compute_weighted_median
 from coterie.core.vectors import get_update_norms
 
-FEW = 3  # of fewer replies the median is not one of those who told the truth, if one did not
-
-
+FEW = 3  # of fewer replies a single false one can be the median
 CACHED = 1 << 17  # numbers
 
 
@@ -34,7 +32,7 @@ CACHED = 1 << 17  # numbers
 class Limits:
     """Beyond these a reply is refused."""
 
-    sizes: Ints | None = None  # (roster,) training samples as the roster knows them; None: what clients say is believed
+    sizes: Ints | None = None  # (roster,) training samples as the roster knows them; None: the clients' own numbers are accepted
     norm: float = inf  # how many times the cohort's median a client may move from the model that it was sent
     bound: SiteBound | None = None  # on the votes of one site in that median
 
@@ -60,7 +58,7 @@ class UpdateNorms:
         self._measured: tuple[Floats, Floats, list[Doubles]] | None = None  # what was sent back, what was sent, and the lengths
 
     def of(self, ask: Train, reply: Trained) -> list[Doubles]:
-        """What `compute_update_norms` says of the reply."""
+        """What `compute_update_norms` gives for the reply."""
         if self._measured is None or self._measured[0] is not reply.vectors or self._measured[1] is not ask.models:
             self._measured = reply.vectors, ask.models, list(compute_update_norms(ask, reply))
         return self._measured[2]
@@ -73,8 +71,8 @@ class UpdateNorms:
 def _find_miscounts(ask: ModelAsk[Any], reply: Reply, known: Ints) -> Iterator[tuple[Bools, RefusedReply]]:
     """Which counts of training samples are not the roster's."""
     if getattr(ask, "part", "train") == "train" and "sizes" in reply.columns():
-        told: Ints = getattr(reply, "sizes")  # noqa: B009  not every reply has it
-        wrong = told > known if ask.share is not None else told != known
+        sizes: Ints = getattr(reply, "sizes")  # noqa: B009  not every reply has it
+        wrong = sizes > known if ask.share is not None else sizes != known
         if wrong.any():
             yield wrong, RefusedReply(Refusal.MISCOUNTED)
 
@@ -83,7 +81,7 @@ def compute_update_norms(ask: Train, reply: Trained) -> Iterator[Doubles]:
     """How far clients moved from the models they were sent, some of them at a time; of a sketch, its length."""
     if (measured := get_update_norms(reply.vectors)) is not None:
         return iter([measured])
-    same = len(ask.models) == 1  # then it does not matter who was sent which
+    same = len(ask.models) == 1  # then it does not matter which client was sent which
     rows = ask.start if same else ask.start[find_positions(ask.clients, reply.clients)]
     together = max(1, CACHED // max(reply.vectors.shape[1], 1))  # rows at a time: what is subtracted stays in the cache
     if len(reply) <= together and ask.sketch is None:  # nearly always, of small models
@@ -117,45 +115,41 @@ def _compute_norms(steps: Floats) -> Doubles:
 
 
 R = TypeVar("R", bound=Reply)
-
-
 WORTH_THREADS = 1 << 22  # numbers
-
-
 PIECE = 1 << 20  # numbers that a thread looks at together
-
-
 ClientRow = dict[str, Array]
 
 
 def make_empty_reply(ask: Any) -> Any:
-    """The reply of nobody."""
+    """The reply of no client."""
     return assemble(ask, {})
 
 
 def assemble(ask: Any, answers: Mapping[int, Mapping[str, Any]]) -> Any:
     """One reply from separate clients' answers, as a real federation returns them.
 
-    An answer whose shapes or types are wrong is refused by itself, so that one odd client costs nobody else the round.
+    An answer whose shapes or types are wrong is refused by itself, so that one odd client costs no other client the round.
     """
     columns, refused, rows, known = ask.reply.columns(), {}, {}, ask.row_shapes()
-    empty = {name: np.zeros((0,) * told["axes"]) for name, told in columns.items() if told["optional"]}
+    empty = {name: np.zeros((0,) * column["axes"]) for name, column in columns.items() if column["optional"]}
     empty |= {name: np.zeros(shape) for name, shape in known.items() if 0 in shape}  # what holds no number need not be sent
     for client in sorted(answers):
         try:
             with np.errstate(all="ignore"):  # too large for float32 becomes infinite, which `accept` refuses
-                rows[client] = {name: _convert_value({**empty, **answers[client]}[name], told["dtype"]) for name, told in columns.items()}
+                rows[client] = {
+                    name: _convert_value({**empty, **answers[client]}[name], column["dtype"]) for name, column in columns.items()
+                }
         except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
             refused[client] = RefusedReply(Refusal.UNREADABLE, f"{type(error).__name__}: {error}")
-    shapes = {name: known.get(name, _find_common_shape(rows, name, told["axes"])) for name, told in columns.items()}
+    shapes = {name: known.get(name, _find_common_shape(rows, name, column["axes"])) for name, column in columns.items()}
     for client in list(rows):
         wrong = _describe_wrong_shape(rows[client], shapes)
         if wrong:
             refused[client] = RefusedReply(Refusal.WRONG_SHAPE, wrong)
             del rows[client]
     stacked = {
-        name: np.stack([row[name] for row in rows.values()]) if rows else np.zeros((0, *shapes[name]), dtype=told["dtype"])
-        for name, told in columns.items()
+        name: np.stack([row[name] for row in rows.values()]) if rows else np.zeros((0, *shapes[name]), dtype=column["dtype"])
+        for name, column in columns.items()
     }
     return ask.reply(clients=np.array(list(rows), dtype=np.int64), refused=refused, **stacked)
 
@@ -164,7 +158,7 @@ def accept(ask: Any, reply: R, limits: Limits | None = None, moves: UpdateNorms 
     """The reply sorted by client, without clients that were not asked, answered twice or sent numbers that cannot be right.
 
     With limits, what is left is held against them as well: what is nonsense already does not enter a median. `moves` is where it is kept
-    how far clients moved, for who asks next.
+    how far clients moved, for the next use.
     """
     accepted = _drop_invalid(ask, reply)
     broken = list(limits.broken(ask, accepted, UpdateNorms() if moves is None else moves)) if limits is not None else []
@@ -190,8 +184,8 @@ def _drop_refused(reply: R, reasons: Sequence[tuple[Bools, RefusedReply]]) -> R:
 
 
 def _find_misaddressed(clients: Ids, asked: Ids, *, tidy: bool) -> Iterator[tuple[Bools, RefusedReply]]:
-    """Which of those who answered, in order, were not asked, and which answered twice."""
-    if clients is not asked and not np.array_equal(clients, asked):  # nearly always all who were asked answered
+    """Which of the clients that answered, in order, were not asked, and which answered twice."""
+    if clients is not asked and not np.array_equal(clients, asked):  # nearly always all that were asked answered
         yield ~np.isin(clients, asked), RefusedReply(Refusal.NOT_ASKED)
     if not tidy and (again := clients[1:] == clients[:-1]).any():
         yield np.r_[False, again] | np.r_[again, False], RefusedReply(Refusal.TWICE)  # neither counts: which came first is chance
@@ -202,16 +196,16 @@ def _find_invalid(ask: Any, reply: Reply) -> Iterator[tuple[Bools, RefusedReply]
     n, shapes, watched = len(reply.clients), ask.row_shapes(), reply.get_checked_columns()
     if not shapes and not watched:  # counts of an evaluation are believed
         return
-    for name, told in reply.columns().items():
+    for name, column in reply.columns().items():
         if name not in shapes and name not in watched:
             continue
         value: Array = getattr(reply, name)
         if name in shapes and value.shape != (n, *shapes[name]):
             wrong = _describe_wrong_shape({name: value[0]} if n else {}, shapes)
             yield np.ones(n, dtype=np.bool_), RefusedReply(Refusal.WRONG_SHAPE, wrong)
-        elif told["finite"] and not _is_all_finite(value):
+        elif column["finite"] and not _is_all_finite(value):
             yield ~_find_finite_rows(value), RefusedReply(Refusal.NOT_FINITE, name)
-        elif told["positive"] and value.min(initial=1) <= 0:
+        elif column["positive"] and value.min(initial=1) <= 0:
             yield value <= 0, RefusedReply(Refusal.NO_SAMPLES)
 
 
@@ -245,7 +239,7 @@ def _describe_wrong_shape(row: ClientRow, shapes: Shapes) -> str:
 
 
 def _find_common_shape(rows: Mapping[int, ClientRow], name: str, axes: int) -> tuple[int, ...]:
-    """The shape that most clients sent, of those with so many axes, where the ask does not say which is right."""
+    """The shape that most clients sent, of those with so many axes, where the ask does not define which is right."""
     counts = Counter(row[name].shape for row in rows.values() if row[name].ndim == axes)
     return counts.most_common(1)[0][0] if counts else (0,) * axes
 

@@ -28,7 +28,7 @@ MAX_CACHED, MAX_CACHED_SIZE = 256, 4096  # cohorts that are kept, and the most c
 
 @dataclass(frozen=True)
 class Roster:
-    """Ids, sample counts, who can be reached. A client's number is its row here and never changes: rosters only grow."""
+    """Ids, sample counts, which clients can be reached. A client's number is its row here and never changes: rosters only grow."""
 
     ids: tuple[str, ...]
     sizes: Ints  # (n,) training samples
@@ -84,7 +84,7 @@ class Roster:
         return {}
 
     def cohort(self, key: int, size: int, most_share: float = 1.0) -> Ids:
-        """`lowest` of those who can be asked now. Methods that are compared draw the same cohorts, so those of late are kept."""
+        """`lowest` of the clients that can be asked now. Methods that are compared draw the same cohorts, so those of late are kept."""
         found = self._recent.get((key, size, most_share))
         if found is None:
             found = self.lowest(key, self.available, size, most_share)
@@ -96,7 +96,7 @@ class Roster:
         return found
 
     def lowest(self, key: int, clients: Ids, size: int, most_share: float = 1.0) -> Ids:
-        """`size` of these clients, ascending: those who draw the lowest numbers.
+        """`size` of these clients, ascending: those that draw the lowest numbers.
 
         Where a site's share is bounded, one site's clients beyond ceil(most_share * size) come after all others: they fill the sample only
         where the other sites have too few clients.
@@ -118,15 +118,15 @@ def select_uniform(roster: Roster, size: int | None, seed: int, purpose: str, ro
 
 
 def select_evaluated(roster: Roster, size: int | None) -> Ids:
-    """The clients that a study looks at, ascending: everybody, or a sample by their ids alone, so that all methods and seeds share it."""
+    """The clients that a study looks at, ascending: all, or a sample by their ids alone, so that all methods and seeds share it."""
     return roster.clients if size is None else roster.lowest(make_key("evaluated clients"), roster.clients, size)
 
 
 def select_windows(roster: Roster, size: int, seed: int, purpose: str, round_: int) -> Ids:
     """A window that slides over a random order of all clients, ascending (SimProx, Section IV-A).
 
-    The window that reaches the end takes what is left, and the next one begins a new random order: nobody takes part twice before
-    everybody has once. The order is of the whole roster, so a client that cannot be reached misses its turn and moves nobody else's.
+    The window that reaches the end takes what is left, and the next one begins a new random order: no client takes part twice before
+    all have once. The order is of the whole roster, so a client that cannot be reached misses its turn and moves no other.
     """
     per_pass = -(-len(roster) // size)
     number, window = divmod(max(round_ - 1, 0), per_pass)  # rounds count from 1
@@ -136,8 +136,6 @@ def select_windows(roster: Roster, size: int, seed: int, purpose: str, round_: i
 
 
 Sampler = Callable[..., Ids]
-
-
 PARAMETERS = ("ctx", "size", "purpose")  # the first parameters of every sampler
 
 
@@ -153,8 +151,6 @@ def _window_sampler(ctx: "Context", size: int | None, purpose: str) -> Ids:
 
 
 samplers: Registry[Ids] = Registry("sampler", "coterie.samplers")
-
-
 BUILT_IN: dict[str, Sampler] = {"uniform": _uniform_sampler, "windows": _window_sampler}
 
 
@@ -170,7 +166,7 @@ def check_sampler(text: str) -> None:
 
 
 def select_cohort(text: str, ctx: "Context", size: int | None, purpose: str) -> Ids:
-    """The cohort that a sampler gives, ascending: of those it names, who can be reached."""
+    """The cohort that a sampler gives, ascending: of those it names, which can be reached."""
     if text in BUILT_IN:
         return BUILT_IN[text](ctx, size, purpose)
     spec = parse(text)

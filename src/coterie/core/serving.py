@@ -13,7 +13,7 @@ COMBINED = -1  # in `rows`: the combiner answers, from all models
 class Combiner(Protocol):
     """Turns the probabilities of k models on m samples, in their order, into one answer a sample.
 
-    One that can answer for many clients at once, whoever they are, has a `combine_each(probabilities, sizes)` as well: the samples of
+    One that can answer for many clients at once has a `combine_each(probabilities, sizes)` as well: the samples of
     clients, so many each, stand one after the other, and the bits are those of `combine` for each; None has them combined one by one.
     """
 
@@ -48,7 +48,7 @@ class Serving:
 
     @classmethod
     def one(cls, clients: Ids, model: Floats) -> "Serving":
-        """One model for everybody."""
+        """One model for all clients."""
         return cls(clients, np.atleast_2d(model), np.zeros(len(clients), dtype=np.int64))
 
     def take(self, rows: Array) -> "Serving":

@@ -1,6 +1,6 @@
 """States: what a method carries from round to round, as frozen dataclasses of arrays and scalars, and how they become bytes.
 
-A dataclass is written as named arrays and a JSON tree that says where they belong. No pickle: only classes that the reader knows by name
+A dataclass is written as named arrays and a JSON tree of where they belong. No pickle: only classes that the reader knows by name
 are made again. `ClientTable` holds a row (a model, a control variate) for each client that has one of its own; all others share one.
 """
 
@@ -19,8 +19,6 @@ from coterie.core.serving import Serving
 from coterie.core.vectors import Vectors, as_vectors
 
 NameOf = Callable[[type], str | None]  # how a kind is called; None: it may not be written; a mapping is of the kind `dict`
-
-
 TREE = "tree"
 
 
@@ -127,7 +125,7 @@ def grow_rows(rows: Array, clients: int, fill: Any) -> Array:
 
 
 def flatten(state: State) -> tuple[dict[str, Array], dict[str, Any]]:
-    """A state as named arrays and a JSON tree that says where they belong."""
+    """A state as named arrays and a JSON tree of where they belong."""
     arrays, tree = to_tree(state, _get_name)
     return arrays, tree
 
@@ -165,10 +163,10 @@ def _get_name(kind: type) -> str | None:
 
 @dataclass(frozen=True)
 class ClientTable(State):
-    """To whoever reads it, a table with a row for every client."""
+    """A table with a row for every client; only the rows that differ from the common one are stored."""
 
-    common: Floats  # (d,) the row of all who have none of their own
-    rows: Floats  # (p, d) in the order in which clients came to have them; perhaps held elsewhere
+    common: Floats  # (d,) the row of all clients that have none of their own
+    rows: Floats  # (p, d) in the order in which clients came to have them; perhaps on a device
     place: Ints  # (n,) where each client's is; -1: it has none
 
     @classmethod
@@ -181,11 +179,11 @@ class ClientTable(State):
 
     @property
     def has_row(self) -> Bools:
-        """(n,) who has a row of its own."""
+        """(n,) which clients have a row of their own."""
         return np.asarray(self.place >= 0)
 
     def of(self, clients: Ids) -> Floats:
-        """(m, d) these clients' rows, which may be written to unless they are held elsewhere."""
+        """(m, d) these clients' rows, which may be written to unless they are on a device."""
         place = self.place[clients]
         if len(place) and (place >= 0).all():
             return self.rows[place]
@@ -222,7 +220,7 @@ class ClientTable(State):
         return more if fill is None else more.put(np.arange(known, clients), np.repeat(np.reshape(fill, (1, -1)), clients - known, axis=0))
 
     def serving(self, clients: Ids, others: Floats, own: Bools | None = None) -> Serving:
-        """Each of these clients its own row, where it has one (or where `own` (n,) says so); the rest the one model `others` (1, d)."""
+        """Each of these clients its own row, where it has one (or where `own` (n,) is true); the rest the one model `others` (1, d)."""
         which = np.flatnonzero((self.has_row if own is None else own)[clients])
         rows = np.zeros(len(clients), dtype=np.int64)
         rows[which] = 1 + np.arange(len(which))

@@ -1,4 +1,4 @@
-"""What is predicted: a class, a number, several labels at once, or the next token of a text. All that depends on it is told apart here.
+"""What is predicted: a class, a number, several labels at once, or the next token of a text. All that depends on it is here.
 
 | task | a sample's label | a client's score is the mean over its test samples of |
 | --- | --- | --- |
@@ -81,7 +81,7 @@ def compute_credits(reply: Evaluated, task: Task) -> Array:
 
 
 def count_correct_labels(hits: Array, predicted: Array, actual: Array, samples: Array) -> Doubles:
-    """(...) labels that are right, from counts (..., L): neither said in vain (predicted, not hit) nor missed (actual, not hit)."""
+    """(...) labels that are right, from counts (..., L): neither predicted in vain (predicted, not hit) nor missed (actual, not hit)."""
     wrong = predicted.sum(axis=-1) + actual.sum(axis=-1) - 2 * hits.sum(axis=-1)
     return np.asarray(samples * hits.shape[-1] - wrong, dtype=np.float64)
 
@@ -95,7 +95,7 @@ def compute_squared_credit(squared: Array, samples: Array, variance: Array | flo
 
 
 def compute_pooled_variance(samples: Array, means: Array, squares: Array) -> float:
-    """The variance of all clients' targets about their common mean, from what each tells of its own."""
+    """The variance of all clients' targets about their common mean, from what each reports of its own."""
     total = float(samples.sum())
     if total <= 0:
         return 0.0

@@ -31,23 +31,11 @@ if TYPE_CHECKING:
 
 
 BLOCK = 4096  # columns held in float64 at a time: the stack is never copied whole
-
-
 LARGE = 1 << 23  # entries of a stack from which starting threads pays
-
-
 MANY_ROWS = 4096  # rows above which they are taken in chunks of rows: a block of all their columns would be a second stack
-
-
 PIECE = 1 << 21  # numbers of a chunk of rows, in float64
-
-
 MAX_SORTED = 1 << 24  # numbers that are sorted at a time
-
-
 SUMMED, WORTH_THREADS = 1 << 15, 1 << 18  # columns that a thread sums at a time, and from which several threads sum
-
-
 CACHED = 1 << 10  # columns whose sums stay in the first cache while all rows are added
 
 
@@ -129,8 +117,9 @@ class HostVectors(Vectors):
     """Rows in host memory."""
 
     xp = np
+    values: Floats
 
-    def __init__(self, values: Floats | Doubles, update_norms: Doubles | None = None) -> None:
+    def __init__(self, values: Array, update_norms: Doubles | None = None) -> None:
         self.values, self.update_norms = values, update_norms
 
     def to_host(self) -> Floats:
@@ -254,7 +243,7 @@ def map_column_blocks(work: Callable[[Doubles, int], Doubles], vectors: Floats, 
 def map_row_chunks(work: Callable[[Any], Array], vectors: Floats | Doubles, width: int = 1) -> Array:
     """What `work` makes of the rows, a chunk of them at a time; chunks are of one shape, so bits depend on no number of cores.
 
-    `width` is how many numbers it makes of a row on its way, where these are more than the row has.
+    `width` is how many numbers it makes of a row meanwhile, where these are more than the row has.
     """
     together = max(1, PIECE // max(vectors.shape[1], width))
     with use_one_thread():

@@ -21,7 +21,7 @@ FEW = 1 << 16  # numbers of a model up to which all are fetched at once: startin
 
 
 class SumTerms(NamedTuple):
-    """What one sum is made of: rows in their order, and the weight of each, none of them nought."""
+    """The terms of one sum: rows in their order, and the weight of each, none of them zero."""
 
     rows: Ints
     weights: Doubles

@@ -76,7 +76,7 @@ class World:
 
     def _attacked(self, federation: Federation, seed: int, *, marked: bool) -> Federation:
         assert self.attack is not None
-        hostile = self.attack.hostile(self._rosters[self.federation.seen], seed)
+        hostile = self.attack.select_malicious(self._rosters[self.federation.seen], seed)
         if marked:
             assert isinstance(self.attack, Backdoor)
             return make_trigger_set(federation, self.attack, hostile)

@@ -24,8 +24,6 @@ from coterie.grouping.landmarks import LANDMARKS, MANY, sample_landmarks
 from coterie.grouping.similarity import compute_distances, compute_gaussian
 
 Clusterer = Literal["kmeans", "spectral", "agglomerative"]
-
-
 Linkage = Literal["single", "complete", "average", "ward"]
 
 
@@ -80,7 +78,7 @@ def agglomerative_clustering(
 
 
 def bipartition(cosines: Doubles, linkage: Linkage = "single") -> Bools:
-    """(n,) which clients leave when a group splits in two; nobody where all are alike.
+    """(n,) which clients leave when a group splits in two; none where all are alike.
 
     Single linkage minimises the largest cosine across the cut, which is CFL's optimal bipartition.
     """
@@ -120,7 +118,7 @@ def _cut_tree(tree: Doubles, n: int, merges: int) -> Ids:
 def spectral_clustering_large(directions: Doubles, k: int, rng: np.random.Generator) -> Ids:
     """(n,) at most k groups of clients by their directions (n, r), each of length one or, in few directions, less."""
     features = np.concatenate([np.ones((len(directions), 1)), directions], axis=1) / np.sqrt(2)
-    degrees = features @ features.sum(axis=0)  # what a client's affinities with everybody sum to
+    degrees = features @ features.sum(axis=0)  # the sum of a client's affinities with all
     scaled = features / np.sqrt(degrees)[:, None]
     with use_one_thread():
         _, vectors = np.linalg.eigh(scaled.T @ scaled)
@@ -145,9 +143,9 @@ def merge_singletons_large(labels: Ids, directions: Doubles) -> Ids:
 def agglomerative_clustering_large(
     points: Doubles, rng: np.random.Generator, *, groups: int | None = None, threshold: float | None = None, linkage: Linkage = "average"
 ) -> Ids:
-    """(n,) groups: landmarks by `agglomerative_clustering`, the others by the nearest middle, or, with single linkage, by the nearest landmark.
+    """(n,) groups: landmarks by `agglomerative_clustering`, the others by the nearest middle; with single linkage, by the nearest landmark.
 
-    Ward's heights grow with the root of the clients below them: a threshold for everybody is that much lower for the landmarks.
+    Ward's heights grow with the root of the clients below them: a threshold for all clients is that much lower for the landmarks.
     """
     some = sample_landmarks(len(points), rng)
     if threshold is not None and linkage == "ward":
@@ -158,7 +156,8 @@ def agglomerative_clustering_large(
 
 
 def assign_to_landmarks(points: Doubles, some: Ints, labels: Ids, linkage: Linkage) -> Ids:
-    """(n,) everybody's label from those of the landmarks `some`: the nearest middle's, or, with single linkage, the nearest landmark's."""
+    """(n,) the label of every client from those of the landmarks `some`: the nearest middle's; with single linkage, the nearest
+    landmark's."""
     sample = points[some]
     if linkage == "single":
         found = labels[find_nearest_large(points, sample)]

@@ -1,7 +1,7 @@
 """How different the clients are, before any training: indices, and for each what must leave the client to compute it.
 
 Label distances need label counts. The Kolmogorov-Smirnov similarity (FedSim, Figure 1) needs features, or sketches of them; the paper does
-not say which numbers are compared: here the feature values, one feature at a time, averaged over features, or any one-dimensional numbers
+not state which numbers are compared: here the feature values, one feature at a time, averaged over features, or any one-dimensional numbers
 such as losses at a common model. The privacy-preserving non-IID index PNI (FedSim, Section 3.3) needs errors only.
 """
 

@@ -2,7 +2,9 @@
 
 Labels are numbered by first appearance, and never more of them are used than there are distinct points. `find_best_start` finds the labels
 that scikit-learn finds one start after the other, in products of all starts together; where rounding would decide, scikit-learn itself
-does. Of many points, starts run on landmarks. Trimmed k-means (Ghosh et al., 2019): the points farthest from all centres do not count.
+does. It saves 16 % of a whole FedSim round of the papers' size (MCLR, cohort of 20, 20 epochs; 20 % with ten lanes, 27 % with one epoch),
+by `benchmarks/kmeans_starts.py`. Of many points, starts run on landmarks. Trimmed k-means (Ghosh et al., 2019): the points farthest from
+all centres do not count.
 """
 
 import numpy as np
@@ -14,9 +16,7 @@ from coterie.core.arrays import Array, Bools, Doubles, Ids, Ints
 from coterie.core.vectors import map_row_chunks
 from coterie.grouping.landmarks import MANY, sample_landmarks
 
-START_SAMPLE = 4096  # points that the starts are tried on
-
-
+START_SAMPLE = 4096  # points that the starts run on
 LARGE_STEPS = 20  # of Lloyd over all points: from centres of thousands few are needed
 
 
@@ -37,11 +37,7 @@ def find_nearest_large(points: Doubles, centres: Doubles) -> Ids:
 
 
 MAX_STEPS, TOLERANCE = 300, 1e-4  # scikit-learn's: at most so many steps, or until centres move by less than this share of the variance
-
-
 TIE = 1e-12  # what differs by less than this share of the points' squares may be equal but for rounding
-
-
 FAINT = 1e-8  # squared distances that sum up to less than this share of the squares are too near to rounding to be drawn by
 
 
@@ -50,7 +46,7 @@ class UndecidedError(Exception):
 
 
 def find_best_start(points: Doubles, k: int, restarts: int, state: int) -> Ids | None:
-    """(n,) labels of the start that ends with the least inertia; None where it is for scikit-learn itself to say."""
+    """(n,) labels of the start that ends with the least inertia; None where scikit-learn itself must decide."""
     points = points - points.mean(axis=0)
     tolerance, scale = TOLERANCE * float(points.var(axis=0).mean()), float((points**2).sum())
     try:
@@ -139,7 +135,7 @@ def _is_same_partition(one: Ids, two: Ids, k: int) -> bool:
     return len(np.unique(one * k + two)) == len(np.unique(one)) == len(np.unique(two))
 
 
-SAME = 1e-7  # points nearer than this share of the scale are one point: float32 vectors do not tell them apart
+SAME = 1e-7  # points nearer than this share of the scale are one point: float32 vectors cannot separate them
 
 
 def renumber_labels(labels: Ids) -> Ids:
@@ -198,10 +194,10 @@ TRIMMED_STEPS = 100  # of Lloyd
 
 
 def trimmed_kmeans(points: Doubles, k: int, leave: int, rng: np.random.Generator, restarts: int = 20) -> tuple[Ids, Bools]:
-    """k-means in which the `leave` farthest points count in no centre: labels (the nearest centre), and who was left out.
+    """k-means in which the `leave` farthest points count in no centre: labels (the nearest centre), and which were left out.
 
     Each start clusters a random part of the points, so that some start without the odd ones; the least trimmed inertia wins. Of many points
-    the starts are tried on landmarks, and everybody takes Lloyd's steps from the best of them.
+    the starts run on landmarks, and all points take Lloyd's steps from the best of them.
     """
     if len(points) > MANY:
         return _trimmed_kmeans_large(points, k, leave, rng, restarts)
@@ -223,7 +219,7 @@ def _trimmed_kmeans_large(points: Doubles, k: int, leave: int, rng: np.random.Ge
 
 
 def _find_best_trimmed_start(points: Doubles, k: int, leave: int, rng: np.random.Generator, restarts: int) -> tuple[float, Ids, Bools]:
-    """Trimmed inertia, labels and who was left out, of the best of several starts."""
+    """Trimmed inertia, labels and which were left out, of the best of several starts."""
     found = []
     for _ in range(restarts):
         part = rng.permutation(len(points))[: len(points) - leave]
@@ -232,7 +228,7 @@ def _find_best_trimmed_start(points: Doubles, k: int, leave: int, rng: np.random
 
 
 def _run_trimmed_lloyd(points: Doubles, centres: Doubles, leave: int, steps: int = TRIMMED_STEPS) -> tuple[float, Ids, Bools]:
-    """Lloyd's iteration, leaving out the farthest: trimmed inertia, nearest centres, who was left out."""
+    """Lloyd's iteration, leaving out the farthest: trimmed inertia, nearest centres, which were left out."""
     labels, odd = np.full(len(points), -1, dtype=np.int64), np.zeros(len(points), dtype=np.bool_)
     for _ in range(steps):
         squares = _compute_squared_distances(points, centres)

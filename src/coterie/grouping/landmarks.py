@@ -15,20 +15,12 @@ from coterie.core.arrays import Doubles, Floats, Ints
 from coterie.core.vectors import map_row_chunks, prepare_rows
 
 MANY = 4096  # clients up to which all pairs are compared
-
-
 LANDMARKS, MIN_LANDMARKS = (
     2048,
     256,
-)  # clients whose directions stand for everybody's; fewer of models so long that they would fill the memory
-
-
+)  # clients whose directions stand for those of all; fewer of models so long that they would fill the memory
 HELD = 1 << 27  # numbers of landmarks held in float64: one GiB
-
-
 MAX_DIRECTIONS = 32  # directions at most
-
-
 EPS = float(np.finfo(np.float64).eps)
 
 

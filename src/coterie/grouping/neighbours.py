@@ -1,6 +1,6 @@
 """The clients most similar to each of some, by cosine.
 
-Up to `MANY` clients all pairs are compared. While those who ask times all clients stay within `PAIRS`, all are compared a block at a
+Up to `MANY` clients all pairs are compared. While the clients that ask times all clients stay within `PAIRS`, all are compared a block at a
 time: exact, and never a matrix of all pairs. Beyond, every client is put into the cell of the nearest of a few landmarks, clients
 search the cells nearest to them, and the best candidates are compared exactly.
 """
@@ -17,14 +17,8 @@ from coterie.grouping.landmarks import MANY, compute_short_points, sample_landma
 from coterie.grouping.similarity import compute_cosines, compute_gram
 
 PAIRS = 1 << 27  # cosines: some seconds of models of a few hundred numbers
-
-
 OPENED = 16  # cells that a client looks into
-
-
-FINALISTS = 32  # of whom exact cosines are taken
-
-
+FINALISTS = 32  # that exact cosines are taken of
 TOGETHER = 4096  # clients that look at the same time
 
 
@@ -65,19 +59,19 @@ def find_nearest_in_cells(vectors: Floats, asking: Ints, count: int, rng: np.ran
 
 
 def _search_cells(vectors: Floats, points: Doubles, centres: Doubles, members: list[Ids], asking: Ints, count: int) -> Ids:
-    """(m, count) for some of those who ask: the best of each opened cell, the best of these, and exact cosines of the finalists."""
+    """(m, count) for some of those that ask: the best of each opened cell, the best of these, and exact cosines of the finalists."""
     opened = np.argsort(-points[asking] @ centres.T, axis=1, kind="stable")[:, :OPENED]
     most = max(FINALISTS, count)
     alike = np.full((len(asking), opened.shape[1], most), -np.inf)
     found = np.full(alike.shape, -1, dtype=np.int64)
     for cell, inside in enumerate(members):
-        who, slot = np.nonzero(opened == cell)
-        if not len(who):
+        row, slot = np.nonzero(opened == cell)
+        if not len(row):
             continue
-        products = points[asking[who]] @ points[inside].T
-        products[asking[who][:, None] == inside] = -np.inf
+        products = points[asking[row]] @ points[inside].T
+        products[asking[row][:, None] == inside] = -np.inf
         values, rows = _take_largest(products, np.broadcast_to(inside, products.shape), most)
-        alike[who, slot, : rows.shape[1]], found[who, slot, : rows.shape[1]] = values, rows
+        alike[row, slot, : rows.shape[1]], found[row, slot, : rows.shape[1]] = values, rows
     values, rows = _take_largest(alike.reshape(len(asking), -1), found.reshape(len(asking), -1), most)
     exact = np.stack([_compute_cosines_with(vectors, one, others) for one, others in zip(asking, rows, strict=True)])
     return _take_largest(np.where(np.isneginf(values), -np.inf, exact), rows, count)[1]

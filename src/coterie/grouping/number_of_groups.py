@@ -15,15 +15,13 @@ from coterie.grouping.kmeans import compute_inertia, count_distinct, kmeans
 from coterie.grouping.landmarks import MANY, sample_landmarks
 
 ChoiceRule = Literal["structure", "trial", "gap", "stability", "silhouette"]
-
-
 Criterion = Literal["silhouette", "gap", "stability"]
 
 
 def choose_from_points(points: Doubles, rng: np.random.Generator, most: int, how: Criterion) -> Choice:
-    """How many groups, from 1 to `most`. The silhouette cannot say 1 unless all points are equal; the other two can.
+    """How many groups, from 1 to `most`. The silhouette cannot give 1 unless all points are equal; the other two can.
 
-    The candidates stop below the number of distinct points, since points that are each their own group fit perfectly and say nothing.
+    The candidates stop below the number of distinct points, since points that are each their own group fit perfectly and mean nothing.
     Of many points a keyed sample is asked.
     """
     points = np.asarray(points, dtype=np.float64)

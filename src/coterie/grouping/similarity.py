@@ -143,8 +143,8 @@ HELD = 1 << 26  # numbers of a projection that are kept from one use to the next
 class RandomProjection:
     """A projection from `width` numbers to `size`, by the generator's keys.
 
-    Drawing it costs more than applying it, so it is drawn once and kept for further rows: as much of it as HELD says, the rest is drawn
-    anew from the same keys. A row's projection does not depend on what is kept.
+    Drawing it costs more than applying it, so it is drawn once and kept for further rows: as much of it as HELD allows, the rest is drawn
+    again from the same keys. A row's projection does not depend on what is kept.
     """
 
     def __init__(self, width: int, size: int, rng: np.random.Generator, held: int = HELD) -> None:

@@ -23,12 +23,9 @@ from coterie.grouping.structure_views import Probes, Views, make_views
 
 LEVEL = 0.05
 
-
 # Shares of the highest excess: what stands out at least so far is as plain, and nearly as plain. Chosen on other seeds than docs/inspect.md
 # reports.
 COMPARABLE = 0.5
-
-
 NEARLY = 0.7
 
 
@@ -41,21 +38,22 @@ class Cut:
 
 
 def select_cut(compared: ReferenceTest, held: list[Stability]) -> Cut | None:
-    """The groups that are distinct, if any are; where views tell different numbers, and tell them as plainly, the finer one."""
+    """The groups that are distinct, if any are; where views give different numbers equally clearly, the finer one."""
     best = [_select_cut_of_view(view, compared, stable) for view, stable in enumerate(held)]
     found = [(cut, compared.excess[cut.view, highest]) for cut, highest in filter(None, best)]
     if not found:
         return None
     plain = [(held[cut.view].groups[cut.at], excess, cut) for cut, excess in found if excess >= COMPARABLE * max(e for _, e in found)]
-    return max(plain, key=lambda told_cut: told_cut[:2])[2]
+    return max(plain, key=lambda cut: cut[:2])[2]
 
 
 def _select_cut_of_view(view: int, compared: ReferenceTest, stable: Stability) -> tuple[Cut, int] | None:
     """The cut of one view, and the place of its highest excess.
 
-    More groups than where the excess is highest are told if they stand out at least half as far and are about as large: where one group
+    More groups than where the excess is highest are reported if they stand out at least half as far and are about as large: where one group
     is far from two that are near each other, two groups stand out most and three are plain all the same. Part of a group is smaller. And
-    where the excess is highest by such a part, which can be when there is hardly anything left to explain, the groups before it are told.
+    where the excess is highest by such a part, which can be when there is hardly anything left to explain, the groups before it are
+    reported.
     """
     excess, can = compared.excess[view], stable.holds & (compared.p[view] <= LEVEL)
     if not can.any():
@@ -88,14 +86,8 @@ def find_least_p(compared: ReferenceTest, held: list[Stability]) -> float:
 
 
 DRAWS = 99
-
-
-MAX_GROUPS = 12  # groups told at most, and never more than half the clients
-
-
+MAX_GROUPS = 12  # groups reported at most, and never more than half the clients
 MIN_CLIENTS = 8
-
-
 MAX_TESTED = 300  # clients compared with the reference: a sample of more would change nothing but the time
 
 
@@ -103,12 +95,12 @@ MAX_TESTED = 300  # clients compared with the reference: a sample of more would 
 class StructureResult:
     """The answer, the groups it suggests, and the curves behind it: one number for each of 2, 3, ... groups."""
 
-    p: float  # of groups this distinct in one population; 1 where no groups hold, nan with too few clients to say
+    p: float  # of groups this distinct in one population; 1 where no groups hold, nan with too few clients
     p_any: float  # of groups that stand out this far, whether they hold or not
-    p_company: float  # of classes that keep each other's company this much; nan without label counts
+    p_company: float  # of classes that co-occur this much; nan without label counts
     distinct: bool
     view: str
-    k: int  # the groups told if they are distinct, or else those to look at; nobody is alone in one
+    k: int  # the groups reported if they are distinct, or else those to look at; no client is alone in one
     cut: int  # the number of groups in the curves that these came from: k, and clients by themselves
     labels: Ids  # (n,) the groups, from all samples
     half_labels: Ids  # (2, n) from each half alone
@@ -134,7 +126,7 @@ class StructureResult:
 def find_groups(probes: Probes, rng: np.random.Generator, draws: int = DRAWS, most: int = MAX_GROUPS) -> StructureResult:
     """Look for groups, and compare with what grouping finds in one population."""
     n = len(probes.clients)
-    most = max(min(most, n // 2) + 1, 2)  # one number more than may be told: the last is no verdict, as nobody knows what follows it
+    most = max(min(most, n // 2) + 1, 2)  # one number more than may be reported: the last is no verdict, as what follows it is unknown
     views = shrink_outliers_of_views(make_views(probes), rng)
     if n < MIN_CLIENTS:
         compared = _skip_reference(views, most, rng)

@@ -56,11 +56,7 @@ class WardTree:
 # Directions with much variance are toned down to this power of it, so that the last groups to part are heard beside the first. This and
 # LONGEST were chosen on other seeds than docs/inspect.md reports.
 EVENING_POWER = 0.4
-
-
 MAX_DISTANCE = 2.0  # times the median distance from the middle, to which clients farther out are drawn in
-
-
 PAIRINGS = 39
 
 
@@ -99,7 +95,7 @@ def compute_last_gains(share: Doubles) -> Doubles:
     split as well as the next, whatever the tails or the shape; and groups far from each other do not drown those near each other, since
     what is left counts and not what has been explained.
     """
-    left = np.maximum(1 - share, 1e-3)  # no samples tell more than that
+    left = np.maximum(1 - share, 1e-3)  # no samples show more than that
     before = np.concatenate([np.ones_like(left[..., :1]), left[..., :-1]], axis=-1)
     return np.asarray(np.log(before / left))
 
@@ -124,7 +120,7 @@ def compute_shrink_factors(points: Doubles, sizes: Doubles, kept: int) -> Double
     """
     distances = np.linalg.norm(place_clients(points, sizes, kept)[0], axis=1)
     longest = MAX_DISTANCE * np.median(distances)
-    if longest <= 0:  # most clients are in the middle: nobody can be told to be far out
+    if longest <= 0:  # most clients are in the middle: none is far out
         return np.ones(len(distances))
     return np.asarray(np.minimum(1.0, longest / np.maximum(distances, longest)))
 

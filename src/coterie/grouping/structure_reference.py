@@ -61,7 +61,7 @@ class ReferencePopulation:
 def fit_dirichlet(counts: Doubles) -> Doubles:
     """(C,) the concentration, in proportion to the class totals, under which these counts (n, C) are likeliest (Dirichlet-multinomial).
 
-    One number is fitted, not one a class: how common a class is, the totals say already.
+    One number is fitted, not one a class: how common a class is follows from the totals.
     """
     totals, sizes = counts.sum(axis=0) + 0.5, counts.sum(axis=1)
     mean = totals / totals.sum()
@@ -77,8 +77,8 @@ def fit_dirichlet(counts: Doubles) -> Doubles:
 def rake_proportions(amounts: Doubles, sizes: Doubles, totals: Doubles) -> Doubles:
     """(n, C) label proportions whose mixture over clients of these sizes has these class totals (iterative proportional fitting).
 
-    Who holds much of a class is chance; how much of it there is in the federation is known. Letting that vary as well makes the reference
-    clump more than a federation would, and the test cautious.
+    Which client holds much of a class is chance; how much of it there is in the federation is known. Letting that vary as well makes the
+    reference clump more than a federation would, and the test cautious.
     """
     for _ in range(RAKINGS):
         amounts = amounts * (totals / amounts.sum(axis=0))
@@ -94,14 +94,14 @@ def _compute_debiased_factor(points: Doubles, sizes: Doubles, reach: float) -> D
 
 
 def compute_class_cooccurrence(counts: Doubles) -> float:
-    """How much classes keep each other's company: the sum of squared correlations, over clients, between (roots of) label proportions.
+    """How much classes co-occur: the sum of squared correlations, over clients, between (roots of) label proportions.
 
     In a Dirichlet distribution one class has no more to do with a second than with a third, so a federation in which the same classes
     come together again and again stands out against the reference.
     """
     roots = np.sqrt(counts / counts.sum(axis=1, keepdims=True))
     roots = roots[:, roots.std(axis=0) > 0]
-    if roots.shape[1] < 3:  # with two classes, one says all of the other
+    if roots.shape[1] < 3:  # with two classes, one determines the other
         return 0.0
     return float(np.sum(np.triu(np.corrcoef(roots.T), 1) ** 2))
 
@@ -114,7 +114,7 @@ class ReferenceTest:
     expected: Doubles  # the share that groups account for in one population, on average
     excess: Doubles  # how many of its standard deviations the gain of the last group is away from that in one population
     p: Doubles  # the chance that one population has an excess like this anywhere: in any view, at any number of groups
-    p_company: float  # of classes that keep each other's company this much; nan without label counts
+    p_company: float  # of classes that co-occur this much; nan without label counts
 
 
 def compare_with_reference(views: Views, most: int, rng: np.random.Generator, draws: int) -> ReferenceTest:
@@ -156,17 +156,9 @@ def _compute_p(own: Doubles, drawn: Doubles) -> Doubles:
 
 
 MIN_AGREEMENT = 0.5  # adjusted Rand index of the groups found on either half, below which a number of groups is no verdict
-
-
 MIN_RECURRENCE = 0.75  # Jaccard index of the group that recurs worst among other clients; .75 is usual for a stable group (Hennig, 2007)
-
-
 DRAWINGS = 50
-
-
 SHARE = 2 / 3  # of the clients in a drawing
-
-
 MOST_DRAWN = 300  # clients in a drawing: more would change nothing but the time
 
 
@@ -185,7 +177,7 @@ class Stability:
     def holds(self) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
         """(most - 1,) whether this many groups can be a verdict.
 
-        Never the last number looked at: who knows what comes after it. Nor where as many clients stand alone as there are groups.
+        Never the last number looked at: what comes after it is unknown. Nor where as many clients stand alone as there are groups.
         """
         stable = (self.halves >= MIN_AGREEMENT) & (self.others >= MIN_RECURRENCE) & (self.groups >= 2) & (self.alone < self.groups)
         stable[-1] = False
@@ -209,7 +201,7 @@ def compute_stability(found: ViewGroups, rng: np.random.Generator) -> Stability:
 def compute_recurrence(points: Doubles, labels: Ids, rng: np.random.Generator) -> Doubles:
     """(most - 1,) for labels (most - 1, n) at 2, 3, ... groups: the Jaccard index of the group that recurs worst, on average.
 
-    Part of the clients are drawn and grouped anew; each group is compared with the new group that is most like it.
+    Part of the clients are drawn and grouped again; each group is compared with the new group that is most like it.
     """
     n, found = len(points), np.zeros((DRAWINGS, len(labels)))
     for drawing in found:
@@ -221,7 +213,7 @@ def compute_recurrence(points: Doubles, labels: Ids, rng: np.random.Generator) -
 
 
 def _find_worst_jaccard(before: Ids, after: Ids, sizes: Ints) -> float:
-    """The Jaccard index of the group found again worst; groups of one client, and those nobody was drawn from, aside."""
+    """The Jaccard index of the group found again worst; groups of one client, and those without a drawn client, aside."""
     table = np.bincount(before * (after.max() + 1) + after, minlength=len(sizes) * (after.max() + 1)).reshape(len(sizes), -1)
     old, new = table.sum(axis=1), table.sum(axis=0)
     best = (table / np.maximum(old[:, None] + new - table, 1)).max(axis=1)

@@ -18,11 +18,7 @@ from scipy import linalg
 from coterie.core.arrays import Doubles, Ids, Ints
 
 WIDE = 2048  # longer gradients are projected to SKETCH numbers: distances stay, to about 1/sqrt(SKETCH)
-
-
 SKETCH = 512
-
-
 MIN_SAMPLES = 2  # samples in each half, below which a client is left out
 
 
@@ -57,14 +53,8 @@ def has_enough_clients(probes: Probes) -> bool:
 
 
 DIRECTIONS = 40  # principal directions kept: what one population is drawn in, too
-
-
-ROWS_A_DIRECTION = 2  # that tell how noise lies, at least: with fewer, directions are not scaled at all
-
-
-FEWEST_ROWS = 5  # clients that tell how a class scatters
-
-
+ROWS_A_DIRECTION = 2  # that show how noise lies, at least: with fewer, directions are not scaled at all
+FEWEST_ROWS = 5  # clients that show how a class scatters
 SAME = 1e-10  # of the highest variance, below which nothing varies: gradients are single precision
 
 
@@ -142,7 +132,7 @@ def compute_whitening(scatter: list[Doubles], totals: Doubles) -> Doubles:
     """(p, p) what makes single samples scatter nearly alike in every direction.
 
     It fits the noise it is made of: directions in which halves happen to agree are made loud. So variances are drawn towards their mean,
-    the more the fewer rows there are; and it is made anew in every draw of the reference, where the same happens.
+    the more the fewer rows there are; and it is made again in every draw of the reference, where the same happens.
     """
     shares = totals / totals.sum()
     covariance = sum((share / len(rows) * (rows.T @ rows) for share, rows in zip(shares, scatter, strict=True)), np.zeros(()))

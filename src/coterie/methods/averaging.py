@@ -20,7 +20,7 @@ def compute_weights(replies: Trained | Gradients, weighting: Weighting) -> Doubl
 
 
 def average_replies(state: Models, trained: Trained, weighting: Weighting, ctx: Context) -> Models:
-    """The state with its one model replaced by the average of the replies; unchanged when nobody answered."""
+    """The state with its one model replaced by the average of the replies; unchanged without replies."""
     return state.with_models(ctx.mix(Mixing.average(trained.clients, compute_weights(trained, weighting)), trained, state.models))
 
 

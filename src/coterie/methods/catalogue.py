@@ -37,7 +37,6 @@ from coterie.methods.wrapper import RateOverride
 
 methods: Registry[Method[Any]] = Registry("method", "coterie.methods")
 wrappers: Registry[Method[Any]] = Registry("wrapper")
-
 methods.add("fedavg", FedAvg)
 methods.add("fedprox", FedProx)
 methods.add("fedsgd", FedSGD)
@@ -65,7 +64,6 @@ methods.add("scaffold", SCAFFOLD)
 methods.add("neighbourprox", NeighbourProx)
 methods.add("moon", MOON)
 methods.add("ditto", Ditto)
-
 wrappers.add("fedbn", OwnNorm)
 wrappers.add("finetune", FineTuned)
 wrappers.add("guard", Guard)
@@ -78,7 +76,7 @@ def build(text: str, *, trust: bool = False) -> Method[Any]:
     """The method that a spec names, with its wrappers applied from left to right.
 
     ``package.module:Method`` is code of a user's own. It is imported only with `trust`: labels of methods stand in evidence, too, and
-    whoever wrote that could have anything imported.
+    its author could have anything imported.
     """
     first, *rest = split_at(text, "+")
     method = _build_user_method(parse(first), trust) if is_external_code(first) else methods.build(first)

@@ -77,7 +77,7 @@ class CFL(GroupedMethod[CFLState]):
         unit = state.scale if self.relative else 1.0
         ctx.note(f"mean_update {j}", mean / unit if unit else 0.0)
         ctx.note(f"longest_update {j}", longest / unit if unit else 0.0)
-        if not (mean < self.eps1 * unit and longest > self.eps2 * unit):  # Alg. 1: stationary, and not for everybody
+        if not (mean < self.eps1 * unit and longest > self.eps2 * unit):  # Alg. 1: stationary, and not for all clients
             return state
         if len(trained) > MANY:
             note_landmarks(ctx)
@@ -98,7 +98,7 @@ class CFL(GroupedMethod[CFLState]):
         groups, settled = state.groups.copy(), state.settled.copy()
         absent, new = np.setdiff1d(np.flatnonzero(groups == j), clients), int(groups.max()) + 1
         groups[clients[leaves]] = new
-        groups[absent] = new if 2 * leaves.sum() > len(leaves) else j  # for the time being, with the larger part
+        groups[absent] = new if 2 * leaves.sum() > len(leaves) else j  # for now, with the larger part
         settled[clients], settled[absent] = True, False
         return replace(state, groups=groups, settled=settled)
 
@@ -116,7 +116,7 @@ class CFL(GroupedMethod[CFLState]):
 
 
 def _add_newcomers(state: CFLState, clients: int) -> CFLState:
-    """The state with a row for every client of the roster: who came since is for the time being with the largest group."""
+    """The state with a row for every client of the roster: a newcomer is with the largest group for now."""
     if clients == len(state.groups):
         return state
     groups = grow_rows(state.groups, clients, find_largest_group(state.groups, len(state.models)))

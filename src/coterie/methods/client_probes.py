@@ -25,8 +25,8 @@ def ask_probes(
         for column, label in enumerate(kinds):
             reply = yield from Gradient(clients, model, share=Share(0 if half == 0 else 1, label), sketch=sketch)
             rows = np.searchsorted(clients, reply.clients)
-            told = reply.vectors if sketch is not None else ctx.layout.comparable(reply.vectors)
-            vectors[half, rows, column] = told if shortened is None else shortened(told)
+            sent = reply.vectors if sketch is not None else ctx.layout.comparable(reply.vectors)
+            vectors[half, rows, column] = sent if shortened is None else shortened(sent)
             counts[half, rows, column] = reply.sizes
     kept = (counts.sum(axis=2) >= MIN_SAMPLES).all(axis=0)
     return Probes(clients[kept], vectors[:, kept], counts[:, kept], labels, clients[~kept])

@@ -20,7 +20,7 @@ CLIENTS_AT_ONCE = 1 << 13  # clients at a time: their weights are to stay near
 def compute_online_scores(probabilities: Doubles, sizes: Ints, begin: Doubles, *, per_class: bool) -> Doubles:
     """(m, C) the scores of the layer, each client's pass over its `sizes` inputs begun with the weights `begin` (k, C)."""
     scores, first = np.empty(probabilities.shape[1:]), np.cumsum(sizes) - sizes
-    order = np.argsort(-sizes, kind="stable")  # the longest first: who still has inputs is then a part from the front
+    order = np.argsort(-sizes, kind="stable")  # the longest first: those with inputs left are then a part from the front
     for at, end in pairwise((*range(0, len(order), CLIENTS_AT_ONCE), len(order))):
         some = order[at:end]
         _run_online_pass(probabilities, sizes[some], first[some], begin, scores, per_class)
@@ -48,8 +48,8 @@ def _run_online_pass(probabilities: Doubles, sizes: Ints, first: Ints, begin: Do
 class Online:
     """The paper's online layer: weights (experts x classes) that follow the experts' confidence, input after input.
 
-    It rewards confidence, not accuracy (the authors say so), and depends on the order of the inputs. Every pass begins afresh, at 1/k or at
-    the weights given. `frozen` does not update them: with weights learned on an earlier pass it is a fixed gate, without any the mean.
+    It rewards confidence, not accuracy (as the authors state), and depends on the order of the inputs. Every pass starts again, at 1/k or
+    at the weights given. `frozen` does not update them: with weights learned on an earlier pass it is a fixed gate, without any the mean.
     """
 
     of_classes: ClassVar[bool] = True  # it follows how sure experts are of classes
@@ -115,7 +115,7 @@ class MostConfident:
 
 @dataclass(frozen=True)
 class AccuracyGate:
-    """Experts weighted, class by class, by how often they were right when they said it."""
+    """Experts weighted, class by class, by how often they were right when they predicted it."""
 
     of_classes: ClassVar[bool] = True
     weights: Doubles  # (k, C)

@@ -14,16 +14,16 @@ from coterie.core.arrays import Ids, Ints
 from coterie.core.method import Context
 
 Assign = Literal["similar", "random", "matched", "round_robin", "oracle", "one"]
-BIN_SIZE = 4  # clients of like size among whom places are changed: a client keeps its label by chance in a quarter of the draws
+BIN_SIZE = 4  # clients of similar size that change places: a client keeps its label by chance in a quarter of the draws
 
 
 def apply_control(labels: Ids, clients: Ids, assign: Assign, ctx: Context, *, groups: int | None = None, each_round: bool = False) -> Ids:
     """The labels that a control gives these clients instead of the similar ones.
 
-    `random` permutes the similar labels among the clients, by an order that is drawn once a seed (so groups that last stay what they
-    are) or, with `each_round`, once a round. `matched` does so within each bin of clients of like size, so that every group keeps its
-    number of members in every bin. `round_robin` deals the clients out over `groups` (as many as the labels use unless
-    given). `oracle` gives the scenario's true groups, which may be more than the method was told. A label of -1 stays: not in a group.
+    `random` permutes the similar labels among the clients, by an order that is drawn once a seed (so groups that last stay what they are)
+    or, with `each_round`, once a round. `matched` does so within each bin of clients of similar size, so that every group keeps its number
+    of members in every bin. `round_robin` assigns the clients in turn to `groups` (default: as many as the labels use). `oracle` gives the
+    scenario's true groups, which may be more than the method was given. A label of -1 stays: not in a group.
     """
     if assign == "similar":
         return labels
@@ -48,11 +48,11 @@ def apply_control(labels: Ids, clients: Ids, assign: Assign, ctx: Context, *, gr
 
 
 def assign_newcomers(rows: Ids, clients: Ids, groups: Ids, models: int, assign: Assign, ctx: Context) -> Ids:
-    """The groups that newcomers get instead of the similar ones; -1 (did not answer) stays. `groups` are everybody's so far.
+    """The groups that newcomers get instead of the similar ones; -1 (did not answer) stays. `groups` are those of all clients so far.
 
     `random` copies the group of a client drawn by key, so that groups grow as they are, `matched` that of one of the clients nearest in
     size; `oracle` joins those of the same true group,
-    where there are any. Where nobody is in a group yet, the newcomers are dealt out as a whole.
+    where there are any. Where no client is in a group yet, the newcomers are assigned as a whole.
     """
     known = np.flatnonzero(groups >= 0)
     if assign == "similar":
@@ -97,7 +97,7 @@ def _find_nearest_in_size(known: Ids, client: int, ctx: Context) -> Ids:
 
 
 def find_largest_group(groups: Ids, models: int) -> int:
-    """The group with most clients (the first of equals): what a client gets of whom nothing is known."""
+    """The group with most clients (the first of equals): what a client gets that nothing is known of."""
     return int(np.bincount(groups[groups >= 0], minlength=models).argmax())
 
 

@@ -37,7 +37,7 @@ class FedDANE(OneModelMethod):
         asked, own = probes.of(first), probes.of(second)
         ctx.note("gradients", len(asked))
         if not len(asked) or not len(own):
-            return state  # no direction, or nobody to correct
+            return state  # no direction, or no client to correct
         mean = ctx.bound_mixing(Mixing.average(asked.clients, compute_weights(asked, self.weighting)))
         slope = mix(mean, asked.vectors, state.models)  # g_t, from S
         # min F_k(w) + <g_t - grad F_k(w_t), w> + mu/2 ||w - w_t||^2

@@ -33,7 +33,7 @@ from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups
 
 @dataclass(frozen=True)
 class FedExState(Groups):
-    """The experts, who trains which, and what a latecomer is compared with. One model, w_0, until the clustering round."""
+    """The experts, which client trains which, and what a latecomer is compared with. One model, w_0, until the clustering round."""
 
     origin: Floats  # (1, d) w_0
     centres: Floats | None  # (G, d) each cluster's mean model in the clustering round; None before
@@ -43,7 +43,7 @@ class FedExState(Groups):
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertClusters(GroupedMethod[FedExState], GroupNumberMixin, ABC):
-    """Clusters by the cosines of what clients send back after one round in which everybody trains."""
+    """Clusters by the cosines of what clients send back after one round in which all clients train."""
 
     groups: GroupNumber = setting(3, "Experts.", least=1)
     warmup: int = setting(5, "Epochs of the clustering round.", least=1)
@@ -55,13 +55,13 @@ class ExpertClusters(GroupedMethod[FedExState], GroupNumberMixin, ABC):
         return ALL_CLIENTS_TRAIN
 
     def clustered(self, state: FedExState, ctx: Context) -> Round[tuple[FedExState, Ids]]:
-        """The state after the clustering round, and who took part: everybody trains from w_0, and what comes back is grouped."""
+        """The state after the clustering round, and which clients took part: all train from w_0, and what comes back is grouped."""
         count = yield from self.ask_number(self.groups, state.origin, lambda i=0: state.origin[0], ctx)
         trained = yield from self._warm_up(ctx.roster.available, state, ctx)
         if not len(trained):
-            return state, trained.clients  # nobody answered: the next round tries again
+            return state, trained.clients  # no replies: the next round tries again
         labels = self._labels(count, state, trained, ctx)
-        groups, count = state.everybody(ctx), int(labels.max()) + 1
+        groups, count = state.all_groups(ctx), int(labels.max()) + 1
         groups[trained.clients] = labels
         ctx.note("experts", count)
         means = ctx.bound_mixing(Mixing.within(trained.clients, labels, np.ones(len(trained)), 1, count))
@@ -98,8 +98,8 @@ class ExpertClusters(GroupedMethod[FedExState], GroupNumberMixin, ABC):
         return renumber_labels(apply_control(merge_singletons_large(labels, directions), trained.clients, self.assign, ctx))
 
     def admit_latecomers(self, state: FedExState, ctx: Context) -> Round[Ids]:
-        """(n,) the groups, with those who missed the clustering or came later: they warm up and join the nearest cluster by cosine."""
-        groups = state.everybody(ctx)
+        """(n,) the groups, with those that missed the clustering or came later: they warm up and join the nearest cluster by cosine."""
+        groups = state.all_groups(ctx)
         new = ctx.roster.available[groups[ctx.roster.available] < 0]
         if not len(new):
             return groups
@@ -155,7 +155,7 @@ def merge_lone_clients(labels: Ids, affinity: Doubles) -> Ids:
 class FedEx(ExpertClusters):
     """Cluster all clients in the first round, train an expert in each cluster, combine the experts' answers."""
 
-    fraction: float | None = setting(None, "Share of each cluster that trains in a round; FedAvg's unless given.", above=0, most=1)
+    fraction: float | None = setting(None, "Share of each cluster that trains in a round; default: FedAvg's.", above=0, most=1)
     combiner: Literal["online", "mean", "confident", "gate", "own"] = setting("online", "How experts answer clients' own test parts.")
     per_class: bool = setting(False, "Whether the online layer counts time for each class.")
     frozen: bool = setting(False, "Whether the online layer stays at the weights it begins with.")
@@ -209,7 +209,7 @@ class FedEx(ExpertClusters):
         return replace(state, gate=AccuracyGate.of(np.array(hits), np.array(predictions)).weights)
 
     def _make_combiners(self, state: FedExState) -> dict[str, Combiner]:
-        """By name. Before anybody was asked the gate knows nothing and is the mean."""
+        """By name. Before any client was asked the gate knows nothing and is the mean."""
         online = Online(per_class=self.per_class, frozen=self.frozen)
         found: dict[str, Combiner] = {"online": online, "mean": Mean(), "confident": MostConfident()}
         if self.combiner == "gate":

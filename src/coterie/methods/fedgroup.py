@@ -38,7 +38,7 @@ def compared_updates(pretrained: Trained, origin: Floats, sketch: Sketch | None,
 
 
 def closest(vectors: Floats, origin: Floats | None, directions: Floats) -> Ids:
-    """(n,) the direction with the largest cosine. The update's own norm is the same for all directions and is left away."""
+    """(n,) the direction with the largest cosine. The update's own norm is the same for all directions and is omitted."""
     norms = np.linalg.norm(directions.astype(np.float64), axis=1)
     products = compute_dot_products(vectors, directions, origin)  # (n, m)
     cosines = np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
@@ -66,7 +66,7 @@ class ColdStart(SketchingMixin[FedGroupState], GroupedMethod[FedGroupState], Gro
     centres: Literal["kmeans", "random"] = setting("kmeans", "How groups are cut; random centres are RCC.")
     cold: Literal["nearest", "random"] = setting("nearest", "Where newcomers go; a random group is RAC.")
     restarts: int = setting(10, "Starts of k-means.", least=1)
-    literal: bool = setting(False, "Eq. 10 and lines 22-23 to the letter.")
+    literal: bool = setting(False, "Eq. 10 and lines 22-23 as printed.")
 
     @property
     def memory_needs(self) -> MemoryNeeds:
@@ -107,7 +107,7 @@ class ColdStart(SketchingMixin[FedGroupState], GroupedMethod[FedGroupState], Gro
         means = ctx.bound_mixing(means)
         unmoved = Mixing(pretrained.clients, np.zeros_like(means.replies), np.ones_like(means.before))  # Alg. 2, line 2
         models = ctx.mix(means if self.start_from == "pretrained" else unmoved, pretrained, w0)
-        groups = state.everybody(ctx)
+        groups = state.all_groups(ctx)
         groups[pretrained.clients] = labels
         moved = as_vectors(pretrained.vectors).subtract(w0) if sketch is None else pretrained.vectors
         directions = mix(means, moved, np.zeros((1, moved.shape[1]), np.float32))  # line 8: the mean update
@@ -144,7 +144,7 @@ class ColdStart(SketchingMixin[FedGroupState], GroupedMethod[FedGroupState], Gro
         return (yield from self.client_cold_start(state, new, ctx))[0]
 
     def get_pretraining_local(self, ctx: Context) -> Local:
-        """The same for everybody whenever they come: no proximal term, the rate of the first round."""
+        """The same for all clients whenever they come: no proximal term, the rate of the first round."""
         local, steps = ctx.plan.local.replace(mu=0.0, epochs=self.pretrain), self.pretrain_steps
         return local if steps is None else local.replace(epochs=steps, max_steps=steps)  # an epoch has at least one step
 
@@ -161,14 +161,14 @@ class FedGroup(ColdStart):
         return self.mu
 
     def round(self, state: FedGroupState, ctx: Context) -> Round[FedGroupState]:
-        if not len(state.directions):  # nobody answered so far: the cold start takes this round
+        if not len(state.directions):  # no replies so far: the cold start takes this round
             return (yield from self.group_cold_start(state, ctx))
         cohort = ctx.cohort()  # Alg. 2, line 4
         groups, pretrained = yield from self._place_newcomers(state, cohort, ctx)
         trained = yield from self._train_cohort(state, groups, cohort[groups[cohort] >= 0], pretrained, ctx)
         if not len(trained):
             return state
-        members = state.everybody(ctx)
+        members = state.all_groups(ctx)
         joined = int(np.sum(members[trained.clients] < 0))
         members[trained.clients] = groups[trained.clients]  # a cold client is in once it has trained
         intra = ctx.bound_mixing(Mixing.within(trained.clients, members[trained.clients], trained.sizes, len(state.models)))  # lines 5-8
@@ -179,8 +179,8 @@ class FedGroup(ColdStart):
         return replace(state, models=models, groups=members, directions=self._get_directions(state, interim))
 
     def _place_newcomers(self, state: FedGroupState, cohort: Ids, ctx: Context) -> Round[tuple[Ids, Trained | None]]:
-        """(roster,) the group of everybody, cold clients of the cohort included where they answer; and what these pre-trained."""
-        groups, pretrained = state.everybody(ctx), None
+        """(roster,) the group of every client, cold clients of the cohort included where they answer; and what these pre-trained."""
+        groups, pretrained = state.all_groups(ctx), None
         new = cohort[groups[cohort] < 0]
         if len(new):
             rows, pretrained = yield from self.client_cold_start(state, new, ctx)

@@ -74,7 +74,7 @@ def _select_compared(vectors: Floats, on: ComparedPart, layout: Layout) -> Float
     return vectors[:, last[0].begin : last[-1].end]
 
 
-DEFAULT_SKETCH_SIZE = 256  # numbers of a sketch unless said: distances survive to about 6 %
+DEFAULT_SKETCH_SIZE = 256  # numbers of a sketch by default: distances survive to about 6 %
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class WarmStart(SketchingMixin[FeSEMState], GroupedMethod[FeSEMState], GroupNumb
     """Centres from one round of local training; newcomers are compared with them as they were then."""
 
     groups: GroupNumber = setting(3, "Centres (K).", least=1)
-    warmup: int | None = setting(None, "Epochs of the first round; the plan's unless given.", least=1)
-    warmup_by: Literal["all", "cohort"] = setting("all", "Who trains in the first round.")
+    warmup: int | None = setting(None, "Epochs of the first round; default: the plan's.", least=1)
+    warmup_by: Literal["all", "cohort"] = setting("all", "Which clients train in the first round.")
     weighting: Weighting = setting("uniform", "How much a client counts in its centre (Eq. 9).")
     assign_on: ComparedPart = setting("all", "What the E-step compares.")
     newcomers: Literal["train", "loss"] = setting("train", "How a client never seen finds its centre.")
@@ -136,7 +136,7 @@ class WarmStart(SketchingMixin[FeSEMState], GroupedMethod[FeSEMState], GroupNumb
         ctx.note("group_sizes", sizes)
         ctx.notes.silhouette = compute_silhouette(points, labels)
         ctx.note("groups_capped", int(max(k - len(sizes), 0)))  # fewer distinct models, or clients, than centres asked for
-        groups = state.everybody(ctx)
+        groups = state.all_groups(ctx)
         groups[trained.clients] = labels
         models = average_within_groups(state, trained, labels, compute_weights(trained, self.weighting), len(sizes), ctx)
         return FeSEMState(models, groups, state.initial, models)
@@ -195,7 +195,7 @@ class FeSEM(WarmStart):
         if not len(trained):
             return state
         apart = self.distances(trained.vectors, state.models, ctx)  # (n, K), Alg. 1, line 4
-        before, groups = members[trained.clients], state.everybody(ctx)
+        before, groups = members[trained.clients], state.all_groups(ctx)
         groups[trained.clients] = self._e_step(apart, before)
         reseeded = reseed_empty_centres(groups, trained.clients, apart) if self.assign == "similar" else []
         labels = groups[trained.clients]

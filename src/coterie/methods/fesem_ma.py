@@ -177,10 +177,10 @@ class MatchedFeSEM(FeSEM):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.assign_on != "all":
-            raise UserError(f"FeSEM-MA compares whole models: leave assign_on={self.assign_on!r} away, or use fesem.")
+            raise UserError(f"FeSEM-MA compares whole models: omit assign_on={self.assign_on!r}, or use fesem.")
 
     def start(self, init: InitialModels, ctx: Context) -> Round[FeSEMState]:
-        build_layer_chain(ctx.layout)  # a model that cannot be matched is refused before anybody is asked
+        build_layer_chain(ctx.layout)  # a model that cannot be matched is refused before any client is asked
         return super().start(init, ctx)
 
     def distances(self, vectors: Floats, centres: Floats, ctx: Context) -> Doubles:

@@ -18,7 +18,7 @@ class FineTuned(ContextWrapper[S]):
     """Trains like the method it wraps; serves each client a copy adapted to its own training part."""
 
     epochs: int = setting(1, "Epochs on the client's own training part.", least=1)
-    lr: float | None = setting(None, "The learning rate; the plan's unless given.", above=0)
+    lr: float | None = setting(None, "The learning rate; default: the plan's.", above=0)
 
     @property
     def memory_needs(self) -> MemoryNeeds:
@@ -27,7 +27,7 @@ class FineTuned(ContextWrapper[S]):
     def serve(self, state: S, clients: Ids, ctx: Context) -> Round[Serving]:
         serving = yield from self.method.serve(state, clients, ctx)
         if np.any(serving.rows == COMBINED):
-            raise UserError("A mixture of models cannot be fine-tuned: serve one model a client, or leave fine-tuning away.")
+            raise UserError("A mixture of models cannot be fine-tuned: serve one model a client, or omit fine-tuning.")
         local = ctx.local.replace(epochs=self.epochs, mu=0.0, max_steps=None, lr=self.lr or ctx.local.lr)
         tuned = yield from Train(serving.clients, serving.models, local, start=serving.rows, purpose="fine-tune", alone=True)
         answered = np.isin(serving.clients, tuned.clients)

@@ -28,8 +28,6 @@ from coterie.grouping.structure_views import has_enough_clients
 from coterie.methods.client_probes import ask_probes
 
 TRIAL_CLIENTS, TRIAL_ROUNDS = 100, 3  # 5.2: "randomly select 100 nodes and test K in FL with three communication rounds only"
-
-
 TEXT_SCORE_SPREAD = 0.5  # nats
 
 
@@ -80,7 +78,7 @@ def _run_candidate(method: Method[Any], init: InitialModels, ctx: Context, clien
     """Three rounds of the method with these clients: right answers (or other credits) on their validation parts, how many samples these
     are, and Eq. 6 at the end."""
     roster = replace(ctx.roster, reachable=np.isin(ctx.roster.clients, clients))
-    plan = replace(ctx.plan, cohort=None, selection="uniform")  # everybody of the sample, whatever the study selects
+    plan = replace(ctx.plan, cohort=None, selection="uniform")  # all clients of the sample, whatever the study selects
     small = [
         replace(ctx, roster=roster, plan=plan, seed=make_key(ctx.seed, "trial"), round_=t, notes=Notes()) for t in range(TRIAL_ROUNDS + 1)
     ]
@@ -124,25 +122,25 @@ GroupNumber = int | Literal["auto"]
 class GroupNumberMixin:
     """The settings of methods that can find their number of groups themselves, and the two places where they do.
 
-    `structure` and `run_trial` ask clients before anything is grouped (`asked_number`); the others read the number from the points that are
+    `structure` and `run_trial` ask clients before anything is grouped (`ask_number`); the others read the number from the points that are
     about to be grouped (`read_number`). `structure` and `gap` can answer one; `silhouette` cannot.
     """
 
     choice: ChoiceRule = setting("structure", "How auto finds the number of groups.")
     most: int = setting(10, "The most groups that auto may find.", least=1)
 
-    def count_trial_clients(self, said: GroupNumber, probe: int = 0) -> int:
-        """Clients whom finding the number has train at once: a trial's, or those of a probe whose points the number is read from."""
-        if said != "auto" or self.choice == "structure":
+    def count_trial_clients(self, number: GroupNumber, probe: int = 0) -> int:
+        """Clients that finding the number has train at once: a trial's, or those of a probe whose points the number is read from."""
+        if number != "auto" or self.choice == "structure":
             return 0
         return TRIAL_CLIENTS if self.choice == "trial" else probe
 
     def ask_number(
-        self, said: GroupNumber, model: Floats, init: InitialModels, ctx: Context, name: str = "groups", sketch: Sketch | None = None
+        self, number: GroupNumber, model: Floats, init: InitialModels, ctx: Context, name: str = "groups", sketch: Sketch | None = None
     ) -> Round[int | None]:
-        """The number of groups where it is said or asked for; None where it has to be read from points."""
-        if said != "auto":
-            return said
+        """The number of groups where it is given or asked for; None where it has to be read from points."""
+        if number != "auto":
+            return number
         if self.choice == "structure":
             ctx.notes.choice = yield from choose_from_structure(model, ctx, self.most, sketch)
         elif self.choice == "trial":

@@ -1,4 +1,4 @@
-"""Base classes of methods with a model for each group: who is in which group, how newcomers join, which model a client is served.
+"""Base classes of methods with a model for each group: members, newcomers, and the model that a client is served.
 
 `OneShotClustering` is the base of methods that cluster all clients in one round and keep these groups.
 """
@@ -25,12 +25,12 @@ from coterie.methods.controls import Assign, apply_control, assign_newcomers, fi
 
 @dataclass(frozen=True)
 class Groups(Models):
-    """One model a group, and who is in it."""
+    """One model a group, and the group of each client."""
 
     groups: Ids  # (clients,) -1 for a client in no group
 
-    def everybody(self, ctx: Context) -> Ids:
-        """A copy of the groups with a row for every client of the roster: those who came since are in none."""
+    def all_groups(self, ctx: Context) -> Ids:
+        """A copy of the groups with a row for every client of the roster: newcomers are in none."""
         return np.array(grow_rows(self.groups, len(ctx.roster), -1))
 
 
@@ -48,8 +48,8 @@ class GroupedMethod(Method[G], ABC):
         return (yield from find_lowest_loss(new, state.models))
 
     def joined(self, state: G, clients: Ids, ctx: Context) -> Round[Ids]:
-        """(roster,) everybody's group, with the newcomers among these clients."""
-        groups = state.everybody(ctx)
+        """(roster,) the group of every client, with the newcomers among these clients."""
+        groups = state.all_groups(ctx)
         new = np.sort(clients[groups[clients] < 0])
         found, count = (
             np.empty(len(new), np.int64),
@@ -57,7 +57,7 @@ class GroupedMethod(Method[G], ABC):
         )
         for begin in range(0, len(new), count):
             found[begin : begin + count] = yield from self.place(state, new[begin : begin + count], ctx)
-        if len(new):  # dealt out as a whole: controls depend on who else comes
+        if len(new):  # assigned as a whole: controls depend on the other newcomers
             groups[new] = assign_newcomers(found, new, groups, len(state.models), self.assign, ctx)
         return groups
 
@@ -81,7 +81,7 @@ class GroupedMethod(Method[G], ABC):
 def find_lowest_loss(clients: Ids, models: Floats) -> Round[Ids]:
     """(n,) the model with the lowest loss on each client's training part; -1 for a client that does not answer."""
     if len(models) == 1:
-        return np.zeros(len(clients), dtype=np.int64)  # nothing to choose: nobody need be asked
+        return np.zeros(len(clients), dtype=np.int64)  # nothing to choose: no client need be asked
     rows = np.full(len(clients), -1, dtype=np.int64)
     if len(clients):
         table = yield from Losses(clients, models)
@@ -91,7 +91,7 @@ def find_lowest_loss(clients: Ids, models: Floats) -> Round[Ids]:
 
 
 def average_within_groups(state: Groups, trained: Trained, groups: Ids, weights: Doubles, models: int, ctx: Context) -> Floats:
-    """(models, d) each group's average of its members' replies; a group from which nobody answered keeps its model. `groups` are the
+    """(models, d) each group's average of its members' replies; a group without replies keeps its model. `groups` are the
     replies'."""
     return ctx.mix(Mixing.within(trained.clients, groups, weights, len(state.models), models), trained, state.models)
 
@@ -146,7 +146,7 @@ class OneShotClustering(GroupedMethod[OneShotState], ABC):
     def round(self, state: OneShotState, ctx: Context) -> Round[OneShotState]:
         if not state.clustered and self.due(ctx):
             return (yield from self._cluster(state, ctx))
-        cohort, groups = ctx.cohort(), state.everybody(ctx)
+        cohort, groups = ctx.cohort(), state.all_groups(ctx)
         rows = np.zeros(len(ctx.roster), dtype=np.int64)
         if state.clustered:
             groups = rows = yield from self.joined(state, cohort, ctx)
@@ -157,13 +157,13 @@ class OneShotClustering(GroupedMethod[OneShotState], ABC):
         return OneShotState(self.aggregate(state, trained, rows[trained.clients], len(state.models), ctx), groups, state.clustered)
 
     def _cluster(self, state: OneShotState, ctx: Context) -> Round[OneShotState]:
-        """Everybody trains once from the shared model; each group's first model is made from its members' replies."""
+        """All clients train once from the shared model; each group's first model is made from its members' replies."""
         trained = yield from Train(ctx.roster.available, state.models, ctx.local)
         if not len(trained):
-            return state  # nobody answered: the next round tries again
+            return state  # no replies: the next round tries again
         found = yield from self.labels(state, trained, ctx)
         labels = renumber_labels(apply_control(found, trained.clients, self.assign, ctx))
-        groups = state.everybody(ctx)
+        groups = state.all_groups(ctx)
         groups[trained.clients] = labels
         count = int(labels.max()) + 1
         ctx.note("groups_found", count)

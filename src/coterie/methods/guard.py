@@ -36,18 +36,10 @@ from coterie.methods import robust_rules as rules
 from coterie.methods.robust_rules import compute_median
 from coterie.methods.wrapper import Wrapper
 
-MIN_COMPARED = 20  # of fewer updates nobody stands apart
-
-
+MIN_COMPARED = 20  # of fewer updates none stands apart
 MAX_OUTLIER_SHARE = 0.4  # share of them that may
-
-
 MIN_GAP = 0.75  # of the range of the numbers above it
-
-
-LANDMARKS = 512  # of many updates: landmarks that stand for everybody
-
-
+LANDMARKS = 512  # of many updates: landmarks that stand for all
 Votes = Callable[[Ids], Doubles | None]  # of clients: how much each counts, None where all count alike
 
 
@@ -73,8 +65,8 @@ def find_outlying_replies(ask: Train, trained: Trained, layout: Layout, votes: V
 
 
 def find_outliers(vectors: Floats, origin: Floats | None = None, votes: Doubles | None = None) -> Bools:
-    """(n,) which updates, these rows or their differences from `origin`, stand apart; one of length zero has no direction, and then nobody
-    does. Among many, landmarks stand for everybody: the middle is theirs, and so are the neighbours.
+    """(n,) which updates, these rows or their differences from `origin`, stand apart; one of length zero has no direction, and then none
+    does. Among many, landmarks stand for all: the middle is theirs, and so are the neighbours.
 
     With votes (where a site's share is bounded), the middle, the number of neighbours and the number that may stand apart are of votes.
     """
@@ -148,15 +140,9 @@ def _find_below_gap(scores: Doubles, votes: Doubles | None) -> Bools:
 
 
 HELD_OUT_NOTE = "held_out"  # the note that names the clients whose replies were left out of a round
-
-
 UNGUARDED_NOTE = "unguarded"  # the note of a round in which too few answered for any rule: how many
-
-
 LANDMARKS_NOTE = "held_out_landmarks"  # the note of how many replies stood for all, where these are many
-
-
-MIN_MEMBERS = 3  # replies in a model: of fewer no rule can tell which is false
+MIN_MEMBERS = 3  # replies in a model: of fewer no rule can find which is false
 
 
 @dataclass(frozen=True)
@@ -175,7 +161,9 @@ class Guard(Wrapper[GuardState[S], S]):
     rule: Literal["trim", "median", "krum", "geometric", "clip"] = setting("geometric", "How a model is made from its replies.")
     trim: float = setting(0.3, "Share of them to distrust: of the weight at each end (trim), of the replies (krum).", least=0, below=0.5)
     bound: float = setting(2.0, "Median distances from the middle beyond which a reply is drawn in (clip).", above=0, infinite=True)
-    least: int = setting(5, "Replies in a round: of fewer the method's own mean is taken, since one hostile cannot be told.", least=1)
+    least: int = setting(
+        5, "Replies in a round: of fewer the method's own mean is taken, since one malicious reply cannot be found.", least=1
+    )
     hold: bool = setting(True, "Whether replies that stand clearly apart by direction are left out before the method sees them.")
 
     def inner(self, state: GuardState[S]) -> S:
@@ -229,18 +217,18 @@ class Guard(Wrapper[GuardState[S], S]):
                 reply = reply.take(~odd) if odd.any() else reply
 
     def aggregate(self, mixing: Mixing, vectors: Floats, before: Floats, bound: SiteBound | None = None) -> tuple[Floats, Mixing]:
-        """The models, and who made them up; where the rule leaves everybody in, the plain method's to the bit.
+        """The models, and how much each client counted; where the rule leaves all in, bitwise the plain method's.
 
-        Where each coordinate counts others no matrix says all: the row then holds the mean share of each client, and is no average. The
+        Where each coordinate counts others no matrix holds all: the row then holds the mean share of each client, and is no average. The
         weights of `mixing` are within the bound on sites' shares, if there is one; Krum counts sites where clients would exceed it.
         """
         if mixing.composed is not None:
             across, within = mixing.composed
-            models, told = self.aggregate(within, vectors, before, bound)
-            if told is within:
+            models, bounded = self.aggregate(within, vectors, before, bound)
+            if bounded is within:
                 return mix(mixing, vectors, before), mixing
             return (across @ models.astype(np.float64)).astype(np.float32), replace(
-                mixing, replies=across @ told.replies, averages=told.averages and mixing.averages, composed=None
+                mixing, replies=across @ bounded.replies, averages=bounded.averages and mixing.averages, composed=None
             )
         models, parts = mix(mixing, vectors, before), []
         for part in mixing.parts or (MixedTensor(0, models.shape[1], mixing.replies, mixing.before),):
@@ -280,8 +268,8 @@ class Guard(Wrapper[GuardState[S], S]):
         if self.rule == "trim":
             return rules.compute_trimmed_mean(vectors, weights, self.trim) if self.trim else None
         if self.rule == "krum":
-            hostile = int(self.trim * (len(vectors) if sites is None else len(np.unique(sites))))
-            return rules.compute_krum(vectors, weights, hostile, sites) if hostile else None
+            malicious = int(self.trim * (len(vectors) if sites is None else len(np.unique(sites))))
+            return rules.compute_krum(vectors, weights, malicious, sites) if malicious else None
         if self.rule == "clip":
             made = rules.compute_clipped_mean(vectors, weights, self.bound) if self.bound < np.inf else None
             return made if made is not None and made[1].sum() < weights.sum() else None

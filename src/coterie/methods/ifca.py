@@ -24,7 +24,7 @@ from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups
 
 @dataclass(frozen=True, kw_only=True)
 class IFCA(GroupedMethod[Groups], GroupNumberMixin):
-    """Clients take the model with the lowest loss, train it, and those who took the same are averaged."""
+    """Clients take the model with the lowest loss, train it, and clients with the same model are averaged."""
 
     groups: GroupNumber = setting(3, "Models.", least=1)
     weighting: Weighting = setting("uniform", "How much a client counts: by its samples, or as much as any other.")
@@ -67,20 +67,20 @@ class IFCA(GroupedMethod[Groups], GroupNumberMixin):
         models = average_within_groups(
             state, trained, took, compute_weights(trained, self.weighting), len(state.models), ctx
         )  # line 13, II
-        after = state.everybody(ctx)
+        after = state.all_groups(ctx)
         before = after[trained.clients]
         after[trained.clients] = took
         ctx.note("switched", int(np.sum((before != took) & (before >= 0))))
         known = after[after >= 0]
-        ctx.note("collapsed", min(len(models), len(known)) - len(np.unique(known)))  # a model that nobody takes any more
+        ctx.note("collapsed", min(len(models), len(known)) - len(np.unique(known)))  # a model that no client takes any more
         return Groups(models, after) if len(trained) else state
 
     def estimated(self, state: Groups, clients: Ids, ctx: Context) -> Round[Ids]:
-        """(roster,) everybody's group, these clients' as they estimate it now: the lowest loss. One that does not answer keeps the model it
-        took last. Under a control a client's first group is its group for good."""
+        """(roster,) the group of every client, these clients' as they estimate it now: the lowest loss. One that does not answer keeps the
+        model it took last. Under a control a client's first group is its group for good."""
         if self.assign != "similar":
             return (yield from self.joined(state, clients, ctx))
-        groups = state.everybody(ctx)
+        groups = state.all_groups(ctx)
         rows = yield from find_lowest_loss(clients, state.models)
         groups[clients] = np.where(rows >= 0, rows, groups[clients])
         return groups

@@ -1,4 +1,4 @@
-"""Local-only: every client trains alone. The control that says whether federating helps at all."""
+"""Local-only: every client trains alone. The control that shows whether federating helps at all."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -23,7 +23,7 @@ class LocalOnlyState(State):
     losses: Doubles  # (n,) validation loss of the best
     stale: Ints  # (n,) trainings since
 
-    def everybody(self, n: int) -> "LocalOnlyState":
+    def grow(self, n: int) -> "LocalOnlyState":
         """With a place for each of n clients: the roster may have grown."""
         models = self.models.grow(n)
         best = models if self.best is self.models else self.best.grow(n)
@@ -34,7 +34,7 @@ class LocalOnlyState(State):
 class LocalOnly(Method[LocalOnlyState]):
     """Every client trains its own model from the common start.
 
-    `until="participation"` gives a client the training it would have had in FedAvg's cohorts. The fairer forms train everybody in every
+    `until="participation"` gives a client the training it would have had in FedAvg's cohorts. The fairer forms train all clients in every
     round: "epochs" up to a fixed number of epochs, "validation" until its validation loss has not improved `patience` times, serving the
     best.
     """
@@ -57,7 +57,7 @@ class LocalOnly(Method[LocalOnlyState]):
         return done(LocalOnlyState(own, own, np.full(n, np.inf), np.zeros(n, dtype=np.int64)))
 
     def round(self, state: LocalOnlyState, ctx: Context) -> Round[LocalOnlyState]:
-        state = state.everybody(len(ctx.roster))
+        state = state.grow(len(ctx.roster))
         clients, epochs = self._select_clients(state, ctx)
         models, start = state.models.begun(clients)
         trained = yield from Train(clients, models, ctx.local, start=start, epochs=epochs, alone=True)
@@ -82,7 +82,7 @@ class LocalOnly(Method[LocalOnlyState]):
         """Early stopping: keep the model with the lowest validation loss so far. Each client judges only its own model."""
         losses, stale = state.losses.copy(), state.stale.copy()
         judged = yield from Evaluate(Serving(clients, own.of(clients), np.arange(len(clients))), "validation", alone=True)
-        # A client without validation samples has no loss (nan): it goes on, and its latest model is its best.
+        # A client without validation samples has no loss (nan): it continues, and its latest model is its best.
         better = judged.clients[~(judged.loss >= state.losses[judged.clients])]
         stale[judged.clients] += 1
         stale[better] = 0
@@ -91,7 +91,7 @@ class LocalOnly(Method[LocalOnlyState]):
 
     def admit(self, state: LocalOnlyState, clients: Ids, ctx: Context) -> Round[LocalOnlyState]:
         """Train newcomers alone, in one go, for the epochs that a client of the study trains (with early stopping: at most)."""
-        state = state.everybody(len(ctx.roster))
+        state = state.grow(len(ctx.roster))
         share = len(ctx.cohort()) / len(ctx.roster) if self.until == "participation" else 1.0
         epochs = self.epochs if self.until == "epochs" else max(round(ctx.plan.rounds * share), 1) * ctx.plan.local.epochs
         models, start = state.models.begun(clients)
@@ -100,4 +100,4 @@ class LocalOnly(Method[LocalOnlyState]):
         return replace(state, models=own, best=own)
 
     def serve(self, state: LocalOnlyState, clients: Ids, ctx: Context) -> Round[Serving]:
-        return done(state.everybody(len(ctx.roster)).best.serving(clients, state.models.common[None, :]))
+        return done(state.grow(len(ctx.roster)).best.serving(clients, state.models.common[None, :]))

@@ -17,7 +17,7 @@ M = TypeVar("M", bound=Models)
 
 @dataclass(frozen=True, kw_only=True)
 class SharedModel(Method[M], ABC):
-    """One model for everybody, unseen clients included; subclasses may keep other things beside it."""
+    """One model for all clients, unseen clients included; subclasses may keep other things beside it."""
 
     def serve(self, state: M, clients: Ids, ctx: Context) -> Round[Serving]:
         return done(Serving.one(clients, state.models))

@@ -27,12 +27,13 @@ class OwnNormState(State, Generic[S]):
 
     inner: S
     own: Floats  # (clients, b)
-    seen: Bools  # (clients,) who has trained any
+    seen: Bools  # (clients,) which have trained any
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnNorm(Wrapper[OwnNormState[S], S]):
-    """The method it wraps, with batch norms that no client sends; who has not trained yet begins with, and is served, the initial ones."""
+    """The method it wraps, with batch norms that no client sends; a client that has not trained yet starts with, and is served, the initial
+    ones."""
 
     keep: Literal["layers", "statistics"] = setting("layers", "What stays: whole batch norms (FedBN), or their running statistics alone.")
 
@@ -50,7 +51,7 @@ class OwnNorm(Wrapper[OwnNormState[S], S]):
         own, seen = self._known(state, ctx)
         serving = yield from self._exchange_norms(self.method.serve(state.inner, clients, ctx), own, seen, ctx)
         if np.any(serving.rows == COMBINED):
-            raise UserError("Models that answer together have no one's batch norms: serve one model a client, or leave fedbn away.")
+            raise UserError("Models that answer together have no one's batch norms: serve one model a client, or omit fedbn.")
         which = np.flatnonzero(seen[serving.clients])
         models, rows = serving.models[serving.rows[which]], serving.rows.copy()
         models[:, self.columns(ctx.layout)] = own[serving.clients[which]]
@@ -58,7 +59,7 @@ class OwnNorm(Wrapper[OwnNormState[S], S]):
         return replace(serving, models=np.concatenate([serving.models, models]), rows=rows)
 
     def central(self, state: OwnNormState[S]) -> NamedModels | None:
-        return None  # no model is meant for everybody
+        return None  # no model is meant for all clients
 
     def columns(self, layout: Layout) -> Ints:
         """(b,) where the numbers that stay are in a vector."""
@@ -96,7 +97,7 @@ class OwnNorm(Wrapper[OwnNormState[S], S]):
         if not len(columns) or not isinstance(ask, ModelAsk):
             return ask
         if not isinstance(ask, (Train, Gradient)):
-            raise UserError("A method that tries several models on a client cannot keep batch norms with it: leave fedbn away.")
+            raise UserError("A method that tries several models on a client cannot keep batch norms with it: omit fedbn.")
         which = seen[ask.clients]
         models = ask.models[ask.start]
         models[np.ix_(which, columns)] = own[ask.clients[which]]

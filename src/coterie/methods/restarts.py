@@ -1,4 +1,4 @@
-"""Several starts of a method side by side, of which the best goes on: for methods whose first models decide how they end.
+"""Several starts of a method side by side, of which the best continues: for methods whose first models decide how they end.
 
 Under half of IFCA's starts find the right groups on rotated digits, and a bad start is final. All starts run for `trial` rounds; then the
 one with the lowest training loss on the cohort stays. These rounds count like any other, and all that is sent and trained is charged.
@@ -62,7 +62,7 @@ class Restarts(Wrapper[RestartsState[S], S]):
             script = self.method.round(own, inside)
             running.append((yield from script if i == state.leading else rekey_training(script, f"start {i}")))
         if all(after is before for after, before in zip(running, state.running, strict=True)):
-            return state  # nobody answered
+            return state  # no replies
         losses = yield from self._compute_losses(running, ctx)
         known = bool(np.isfinite(losses).any())
         best = int(np.argmin(losses)) if known else state.leading
@@ -74,7 +74,7 @@ class Restarts(Wrapper[RestartsState[S], S]):
         return RestartsState((running[best],), 0)
 
     def _compute_losses(self, running: list[S], ctx: Context) -> Round[Doubles]:
-        """(starts,) the mean training loss of the cohort, each client with the model it would be served; infinite where nobody answers."""
+        """(starts,) the mean training loss of the cohort, each client with the model it would be served; infinite without replies."""
         losses = np.full(len(running), np.inf)
         for i, state in enumerate(running):
             serving = yield from rekey_training(self.method.serve(state, ctx.cohort(), replace(ctx, notes=Notes())), f"start {i}")

@@ -22,7 +22,7 @@ from coterie.methods.grouped import OneShotClustering, OneShotState, compute_cli
 
 @dataclass(frozen=True, kw_only=True)
 class Robust(OneShotClustering):
-    """Clusters found in the first round among everybody's local models, the oddest left out; then a trimmed mean in each."""
+    """Clusters found in the first round among all clients' local models, the oddest left out; then a trimmed mean in each."""
 
     groups: int = setting(3, "Groups.", least=1)
     trim: float = setting(
@@ -43,7 +43,7 @@ class Robust(OneShotClustering):
         return done(labels)
 
     def aggregate(self, state: OneShotState, trained: Trained, groups: Ids, models: int, ctx: Context) -> Floats:
-        """Coordinate-wise trimmed means. Where nothing is trimmed that is the plain mean, and the matrix says all.
+        """Coordinate-wise trimmed means. Where nothing is trimmed that is the plain mean, and the matrix holds all.
 
         Where something is, no matrix does: each coordinate leaves out others. Its row then holds the share of the coordinates in which
         each client counted, and is marked as no average.

@@ -1,4 +1,4 @@
-"""Robust averages of weighted vectors: what a few rows that say anything at all can not move far.
+"""Robust averages of weighted vectors, which a few arbitrary rows cannot move far.
 
 Each gives (d,) the average and (n,) how much of it each row made up. Weights are above zero and sum to one.
 
@@ -62,44 +62,44 @@ def compute_median(vectors: Floats | Doubles, weights: Doubles) -> tuple[Doubles
     return middle, counted / d
 
 
-def compute_krum(vectors: Floats, weights: Doubles, hostile: int, sites: Ints | None = None) -> tuple[Doubles, Doubles]:
+def compute_krum(vectors: Floats, weights: Doubles, malicious: int, sites: Ints | None = None) -> tuple[Doubles, Doubles]:
     """The weighted mean of the n - f rows with the lowest scores: the sum of squared distances to the n - f - 2 nearest others.
 
     With sites, each votes once: the mean of its rows is scored, and its rows are kept or left out together.
     """
     if sites is not None:
-        return _compute_krum_of_sites(vectors, weights, hostile, sites)
+        return _compute_krum_of_sites(vectors, weights, malicious, sites)
     n = len(vectors)
-    scores = _compute_krum_scores(vectors, hostile) if n <= MANY else _compute_krum_scores_of_many(vectors, hostile)
+    scores = _compute_krum_scores(vectors, malicious) if n <= MANY else _compute_krum_scores_of_many(vectors, malicious)
     kept = np.zeros(n)
-    chosen = np.argsort(scores, kind="stable")[: n - hostile]
+    chosen = np.argsort(scores, kind="stable")[: n - malicious]
     kept[chosen] = weights[chosen] / weights[chosen].sum()
     return _compute_average(vectors, kept), kept
 
 
-def _compute_krum_of_sites(vectors: Floats, weights: Doubles, hostile: int, sites: Ints) -> tuple[Doubles, Doubles]:
+def _compute_krum_of_sites(vectors: Floats, weights: Doubles, malicious: int, sites: Ints) -> tuple[Doubles, Doubles]:
     _, own = np.unique(sites, return_inverse=True)
     shares = np.asarray(np.bincount(own, weights=weights), dtype=np.float64)
     means = np.stack([_compute_average(vectors[own == site], weights[own == site] / shares[site]) for site in range(len(shares))])
-    _, kept = compute_krum(means.astype(np.float32), shares, hostile)
+    _, kept = compute_krum(means.astype(np.float32), shares, malicious)
     rows = weights * (kept / shares)[own]
     return _compute_average(vectors, rows), rows
 
 
-def _compute_krum_scores(vectors: Floats, hostile: int) -> Doubles:
+def _compute_krum_scores(vectors: Floats, malicious: int) -> Doubles:
     n = len(vectors)
-    near = max(n - hostile - 2, 1)
+    near = max(n - malicious - 2, 1)
     apart = _compute_squared_distances(vectors)
     np.fill_diagonal(apart, np.inf)
     return np.asarray(np.sort(apart, axis=1)[:, : min(near, n - 1)].sum(axis=1))
 
 
-def _compute_krum_scores_of_many(vectors: Floats, hostile: int) -> Doubles:
+def _compute_krum_scores_of_many(vectors: Floats, malicious: int) -> Doubles:
     """The same of the nearest of landmarks, as large a share of these: without a table of pairs."""
     some = vectors[np.sort(shuffle(make_key("krum"), len(vectors))[:LANDMARKS])]
     middle, _ = compute_median(some, np.full(len(some), 1 / len(some)))  # distances from there, so that products lose no digits
     others = some - middle
-    near, squares = max(round(len(some) * (1 - hostile / len(vectors))), 1), np.einsum("ij,ij->i", others, others)
+    near, squares = max(round(len(some) * (1 - malicious / len(vectors))), 1), np.einsum("ij,ij->i", others, others)
 
     def scores(block: Floats) -> Doubles:
         rows = block - middle

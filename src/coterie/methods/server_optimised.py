@@ -46,7 +46,7 @@ class ServerOptimised(Wrapper[ServerOptimisedState[M], M]):
     def round(self, state: ServerOptimisedState[M], ctx: Context) -> Round[ServerOptimisedState[M]]:
         inner = yield from self.method.round(state.inner, ctx)
         before, after = state.inner.models, inner.models
-        if before is after:  # nobody answered: nothing moves, momentum included
+        if before is after:  # no replies: nothing moves, momentum included
             return ServerOptimisedState(inner, state.first, state.second)
         known = min(len(before), len(after))  # a model that the round added begins without moments
         step = after[:known].astype(np.float64) - before[:known]

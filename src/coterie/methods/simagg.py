@@ -40,7 +40,7 @@ class SimAgg(OneModelMethod):
         return state.with_models(ctx.mix(mixing, trained, state.models))
 
     def compute_similarity(self, replies: Floats) -> Doubles:
-        """(n,) u_i = sum_j d_j / (d_i + epsilon), normalised; all alike where nobody differs from the mean."""
+        """(n,) u_i = sum_j d_j / (d_i + epsilon), normalised; all alike where no client differs from the mean."""
         mean = as_vectors(replies).mean_row()
         d = compute_norms(replies, mean) if self.distance == "l2" else np.abs(replies.sum(axis=1, dtype=np.float64) - mean.sum())
         u = d.sum() / (d + self.epsilon)

@@ -52,7 +52,7 @@ class SimProx(OneModelMethod):
     scale_norms: bool = setting(False, "Norms divided by their median: exp(-g) then depends on no unit.")
     times_samples: bool = setting(False, "Whether samples count too.")
     robust: bool = setting(False, "Prefer norms near the median to small ones.")
-    shuffled: bool = setting(False, "A control: the same weights, dealt out to the cohort by chance in every round.")
+    shuffled: bool = setting(False, "A control: the same weights, assigned to the cohort at random in every round.")
 
     def round(self, state: Models, ctx: Context) -> Round[Models]:
         trained = yield from Train(ctx.cohort(), state.models, ctx.local)
@@ -89,8 +89,8 @@ class SimProx(OneModelMethod):
         """(n,) the weights up to a common factor."""
         n, balance = len(seen.norms), self.compute_cosine_share(seen.agreement)
         similarity = combine_similarities(seen.cosines, compute_gaussian(seen.distances), balance)  # Eq. 7-10
-        company = (similarity.sum(axis=1) - np.diag(similarity)) / max(n - 1, 1)
-        return self._compute_weights(company, seen.norms, balance, compute_mean_distance(seen.distances), ctx, seen.votes)
+        mean_similarity = (similarity.sum(axis=1) - np.diag(similarity)) / max(n - 1, 1)
+        return self._compute_weights(mean_similarity, seen.norms, balance, compute_mean_distance(seen.distances), ctx, seen.votes)
 
     def compute_weights_of_many(self, trained: Trained, state: Models, ctx: Context) -> Doubles:
         """The same without a matrix of pairs: Gaussian similarities and sigma are means over landmarks."""
@@ -98,18 +98,18 @@ class SimProx(OneModelMethod):
         models, origin = ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models)[0]
         seen = compute_mean_similarity(models, origin, ctx.rng("landmarks"), updates=self.similarity_of == "updates")
         balance = self.compute_cosine_share(seen.agreement)
-        company, votes = balance * seen.cosine + (1 - balance) * seen.gaussian, ctx.votes(trained.clients)
-        return self._compute_weights(company, seen.norms, balance, seen.sigma, ctx, votes)
+        mean_similarity, votes = balance * seen.cosine + (1 - balance) * seen.gaussian, ctx.votes(trained.clients)
+        return self._compute_weights(mean_similarity, seen.norms, balance, seen.sigma, ctx, votes)
 
     def compute_cosine_share(self, agreement: float) -> float:
         """The share of the cosine in the similarity."""
         return self.lambda0 * float(np.clip(agreement / self.tau, 0.0, 1.0))
 
     def _compute_weights(
-        self, company: Doubles, norms: Doubles, balance: float, sigma: float, ctx: Context, votes: Doubles | None
+        self, mean_similarity: Doubles, norms: Doubles, balance: float, sigma: float, ctx: Context, votes: Doubles | None
     ) -> Doubles:
         # Eq. 12 as a logarithm, since exp(-g) underflows for large models; the floor is for opposite clients at lambda = 1
-        log_alpha = self.compute_log_proximity(norms, votes) + np.log(np.maximum(1 + company, 1e-300))
+        log_alpha = self.compute_log_proximity(norms, votes) + np.log(np.maximum(1 + mean_similarity, 1e-300))
         log_alpha = log_softmax(log_alpha)  # Eq. 13
         ctx.note("lambda", balance)
         ctx.note("sigma", sigma)

@@ -91,8 +91,8 @@ def unwrap(method: Method[Any]) -> Method[Any]:
 class RateOverride(ContextWrapper[S]):
     """The method it wraps, trained at another learning rate, or by another optimiser, than the study's; the rest stays the study's."""
 
-    lr: float | None = setting(None, "The learning rate; the plan's unless given.", above=0)
-    optimizer: Literal["sgd", "adam", "adamw"] | None = setting(None, "The local optimiser; the plan's unless given.")
+    lr: float | None = setting(None, "The learning rate; default: the plan's.", above=0)
+    optimizer: Literal["sgd", "adam", "adamw"] | None = setting(None, "The local optimiser; default: the plan's.")
 
     def context(self, ctx: Context) -> Context:
         own: dict[str, Any] = {name: value for name, value in (("lr", self.lr), ("optimizer", self.optimizer)) if value is not None}

@@ -52,7 +52,7 @@ class MaliciousClients:
 
     @classmethod
     def choose(cls, attack: Attack, roster: Roster, seed: int) -> "MaliciousClients":
-        return cls(attack, roster, seed, attack.hostile(roster, seed))
+        return cls(attack, roster, seed, attack.select_malicious(roster, seed))
 
     def answer(self, ask: Any, reply: Any, round_: int) -> Any:
         """The reply with the falsified rows of the malicious clients."""

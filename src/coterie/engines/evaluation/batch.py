@@ -35,7 +35,7 @@ class EvalSet:
         """The samples that `parts` give these clients; None is the central test set."""
         n, classes = len(clients), len(federation.classes)
         if parts is None:
-            assert federation.central is not None  # or nobody would ask
+            assert federation.central is not None  # or it would not be asked
             rows, y = None, federation.central[1]
             owners = np.zeros(len(y), np.int64)
         else:
@@ -70,7 +70,7 @@ class EvalSets:
 
 MOST = 1 << 25  # answers at a time: sixteen bytes each
 NEAR = 1 << 16  # answers that are counted at a time: they stay in a core's cache
-ClassifyMany = Callable[[Sequence[Floats], Ints | None], Sequence[Classified]]  # what each of some models says of the same samples
+ClassifyMany = Callable[[Sequence[Floats], Ints | None], Sequence[Classified]]  # the answers of each of some models on the same samples
 
 
 class BatchEvaluator(NamedTuple):
@@ -106,7 +106,7 @@ def evaluate_together(works: Sequence[Work], juries: Mapping[World, BatchEvaluat
 
 
 def _count_answers(works: Sequence[Work], judged: Sequence[Classified], panel: EvalSet, spread: MapFunction) -> list[Evaluated]:
-    """The counts of each of these works, a few of them at a time; to the bit what `evaluate` says of each by itself."""
+    """The counts of each of these works, a few of them at a time; bitwise what `evaluate` gives for each by itself."""
     n, classes = panel.actual.shape
     undefined = np.full(n, np.nan)
     limit: float | None = getattr(works[0].ask, "loss_limit", None)  # the same for all
@@ -139,7 +139,7 @@ def _offset_by_lane(places: Ints, lanes: int, cells: int) -> Ints:
 
 
 def _evaluate_with_answers(ask: Evaluate, work: Work, judged: Classified) -> Evaluated:
-    """Where samples are told one by one, which is after the last round."""
+    """Where answers are kept sample by sample, which is after the last round."""
     federation = work.world.federation
     return evaluate(ask, federation, _refuse_predict, work.evaluation_parts(), lambda model, rows: judged)
 

@@ -37,7 +37,6 @@ MANY_NUMBERS = 1 << 24  # numbers of models, each with samples of its own, that 
 STACKED = 1 << 26  # and torch, samples included: a quarter of a gigabyte
 ALIGNED = 128  # numbers: 512 bytes, what torch's allocator aligns a tensor to
 ALL = slice(None)
-
 MapFunction = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]  # `map`, or that of a pool
 
 
