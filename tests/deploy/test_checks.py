@@ -51,7 +51,7 @@ def run(
     carrier = InProcess(load("heart"), {site: [site] for site in HOSPITALS}, tamper=tamper)
     told: list[str] = []
     done = Order("a-run", "study", wanted.as_json(), order, 1)
-    assert run_order(done, carrier, HOSPITALS, folder, clock=TimeBudget(60.0), tell=told.append, roster=roster)
+    assert run_order(done, carrier, HOSPITALS, folder, clock=TimeBudget(60.0), report=told.append, roster=roster)
     assert verify(folder / "study").whole
     return told
 
@@ -260,6 +260,6 @@ def test_no_honest_answer_is_larger_than_its_bound(method: str, tmp_path: Path) 
     wanted = Settings(methods=(method, "fedprox"), data=data, plan=Plan(rounds=1), seeds=(0, 1))
     order = Order("a-run", "study", wanted.as_json(), ("a", "b"), 2)
     carrier: Any = Watched(federation, sites, tamper=weigh)
-    assert run_order(order, carrier, ["a", "b"], tmp_path, clock=TimeBudget(60.0), tell=pytest.fail)
+    assert run_order(order, carrier, ["a", "b"], tmp_path, clock=TimeBudget(60.0), report=pytest.fail)
     assert sizes
     assert all(said <= most <= said + BASE_BYTES + 64_000 for said, most in sizes)

@@ -312,7 +312,7 @@ def test_an_inspection_of_sites(tmp_path: Path) -> None:
     def inspect(plan: InspectPlan) -> bool:
         order = Order("inspect", "inspect", InspectOrder("sites", plan=plan).as_json(), HOSPITALS, 4)
         run.place(order, 60.0)
-        return run_order(run.order()[0], Here(kits), HOSPITALS, run.folder, clock=TimeBudget(60.0), tell=pytest.fail)
+        return run_order(run.order()[0], Here(kits), HOSPITALS, run.folder, clock=TimeBudget(60.0), report=pytest.fail)
 
     with pytest.raises(UserError, match="no_labels="):
         inspect(InspectPlan(pilot=None))

@@ -72,7 +72,7 @@ class Fed:
     def launch(self, minimum: int = 1, rounds: int = 2, sites: tuple[str, ...] = SITES) -> "Fed":
         settings = replace(SETTINGS, plan=replace(SETTINGS.plan, rounds=rounds))
         order = Order(self.run, "study", settings.as_json(), SITES, minimum)
-        where = {"clock": TimeBudget(60.0), "tell": self.told.append, "schema_file": self.folder / "schema.json"}
+        where = {"clock": TimeBudget(60.0), "report": self.told.append, "schema_file": self.folder / "schema.json"}
         assert run_order(order, self, sites, self.folder / "runs" / self.run, **where)  # type: ignore[arg-type]
         return self
 

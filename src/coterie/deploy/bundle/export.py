@@ -327,8 +327,8 @@ class _OutputModule(nn.Module):
         self.model, self.task = model, task
 
     def forward(self, x: Tensor) -> Tensor:
-        said = compute_scores(self.model(x), self.task)
-        return said * self.task.deviation + self.task.mean if self.task.name == "regression" else said
+        response = compute_scores(self.model(x), self.task)
+        return response * self.task.deviation + self.task.mean if self.task.name == "regression" else response
 
 
 def check_onnx(bundle: Bundle | None = None) -> None:

@@ -130,9 +130,9 @@ def load_newcomer(
         raise UserError(f"{where} holds {len(y)} rows: a client is placed by {LEAST_ROWS} or more.")
     order = shuffle(make_key(data_seed, "place", name), len(y))
     train, _, tests = split_client(order.astype(np.int64), test, 0.0)
-    x, told = _prepare_rows(raw, train, known, name)
+    x, details = _prepare_rows(raw, train, known, name)
     y = scale_targets(y, known.task) if known.task.name == "regression" else y
-    return Federation(name, x, y, known.classes, (name,), Parts.of([train]), Parts.of([tests]), provenance=told, task=known.task)
+    return Federation(name, x, y, known.classes, (name,), Parts.of([train]), Parts.of([tests]), provenance=details, task=known.task)
 
 
 def _read_newcomer_rows(source: "Path | pd.DataFrame", known: Federation, label: str, where: str) -> tuple[Array, Array]:

@@ -31,9 +31,9 @@ def hash_registration(client: Client) -> str:
 
 def _downgrade_failure(message: Any) -> None:
     """A site that calls a job unsafe has failed like any other: FLARE would end the job for all."""
-    told = message.payload
-    if isinstance(told, dict) and told.get(JobFailureMsgKey.CODE) == ProcessExitCode.UNSAFE_COMPONENT:
-        told[JobFailureMsgKey.CODE] = ProcessExitCode.EXCEPTION
+    details = message.payload
+    if isinstance(details, dict) and details.get(JobFailureMsgKey.CODE) == ProcessExitCode.UNSAFE_COMPONENT:
+        details[JobFailureMsgKey.CODE] = ProcessExitCode.EXCEPTION
 
 
 class ConnectionMonitor(FLComponent):

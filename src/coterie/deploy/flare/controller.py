@@ -84,12 +84,12 @@ class FlareCarrier:
         for number in [number for number, (whose, _, _) in list(self._posted.items()) if whose == site]:
             self._come.put((number, excess))
 
-    def exchange(self, parcels: Mapping[str, bytes]) -> dict[str, RawMessage]:
+    def exchange(self, batches: Mapping[str, bytes]) -> dict[str, RawMessage]:
         waiting: dict[str, Task] = {}
         answers: dict[str, RawMessage] = {}
         replies = self._replies = queue.Queue[tuple[str, RawMessage | None]]()
         lost = self.lost
-        for site, data in parcels.items():
+        for site, data in batches.items():
             if site not in lost and self._takes_part(site):
                 waiting[site] = self._task(data, partial(_store_reply, replies, site))
                 self.controller.send(task=waiting[site], fl_ctx=self.fl_ctx, targets=[site])
@@ -98,7 +98,7 @@ class FlareCarrier:
             if self.abort.triggered:
                 raise AbortedError
             try:
-                site, said = replies.get(timeout=LOOK)
+                site, response = replies.get(timeout=LOOK)
             except queue.Empty:
                 for site in self.gone() & set(waiting):
                     self.controller.cancel_task(waiting.pop(site))
@@ -106,11 +106,11 @@ class FlareCarrier:
             task = waiting.pop(site, None)
             if task is None:
                 continue  # a second answer: the first one counts
-            if isinstance(said, OversizedMessage):
+            if isinstance(response, OversizedMessage):
                 self.controller.cancel_task(task)
-            if said is not None:
-                answers[site] = said
-            self.silent[site] = 0 if said is not None else self.silent.get(site, 0) + 1
+            if response is not None:
+                answers[site] = response
+            self.silent[site] = 0 if response is not None else self.silent.get(site, 0) + 1
         for site, task in waiting.items():
             self.controller.cancel_task(task)
             self.silent[site] = self.silent.get(site, 0) + 1
@@ -136,16 +136,16 @@ class FlareCarrier:
             if self.abort.triggered:
                 raise AbortedError
             try:
-                number, said = self._come.get(timeout=LOOK) if wait else self._come.get_nowait()
+                number, response = self._come.get(timeout=LOOK) if wait else self._come.get_nowait()
             except queue.Empty:
                 if not self._give_up() and not wait:
                     return None
                 continue
             if (found := self._posted.pop(number, None)) is not None:  # a second answer does not count
-                self.silent[found[0]] = 0 if said is not None else self.silent.get(found[0], 0) + 1
-                if isinstance(said, OversizedMessage):
+                self.silent[found[0]] = 0 if response is not None else self.silent.get(found[0], 0) + 1
+                if isinstance(response, OversizedMessage):
                     self.controller.cancel_task(found[1])
-                return number, said
+                return number, response
         return None
 
     def _give_up(self) -> bool:
@@ -157,24 +157,24 @@ class FlareCarrier:
             self._come.put((number, None))
         return bool(late)
 
-    def _task(self, data: bytes, tell: Callable[[RawMessage | None], None]) -> Task:
+    def _task(self, data: bytes, report: Callable[[RawMessage | None], None]) -> Task:
         def received(client_task: ClientTask, fl_ctx: FLContext) -> None:  # FLARE calls it with these names
             result: Shareable = client_task.result
-            said = result.get(BODY) if result.get_return_code() == ReturnCode.OK else None
-            tell(said if isinstance(said, bytes) else None)
+            response = result.get(BODY) if result.get_return_code() == ReturnCode.OK else None
+            report(response if isinstance(response, bytes) else None)
             client_task.result = None  # FLARE would keep it as long as the task
 
         def done(task: Task, fl_ctx: FLContext) -> None:
             if task.completion_status != TaskCompletionStatus.OK:
-                tell(None)
+                report(None)
 
         body = Shareable()
         body[BODY] = data
         return Task(name=TASK, data=body, timeout=max(int(self.patience), 1), result_received_cb=received, task_done_cb=done)
 
 
-def _store_reply(replies: "queue.Queue[tuple[str, RawMessage | None]]", name: str, said: RawMessage | None) -> None:
-    replies.put((name, said))
+def _store_reply(replies: "queue.Queue[tuple[str, RawMessage | None]]", name: str, response: RawMessage | None) -> None:
+    replies.put((name, response))
 
 
 SHORT_STAY = 100  # rounds: a site that is lost sooner than that is lost again for the same reason
@@ -343,7 +343,7 @@ class CoterieController(Controller):
                 sites,
                 self.folder,
                 clock=newcomers,
-                tell=self.journal.fault,
+                report=self.journal.fault,
                 watchers=[self.journal],
                 roster=read_roster(self.server.parent),
                 schema_file=self.server.parent / SCHEMA_FILE,

@@ -178,17 +178,19 @@ def start_site(kit: Path, site: str, locks: Sequence[int] = ()) -> "subprocess.P
     """A site's client, which ends with this process and inherits these `locks` (file descriptors)."""
     check_flare_version()
     write_site_files(kit)
-    said = [f"uid={site}", f"heart_beat_interval={HEARTBEAT}"]
-    return _start_process(kit, "nvflare.private.fed.app.client.client_train", "fed_client.json", said, {KIT: str(kit.absolute())}, locks)
+    response = [f"uid={site}", f"heart_beat_interval={HEARTBEAT}"]
+    return _start_process(
+        kit, "nvflare.private.fed.app.client.client_train", "fed_client.json", response, {KIT: str(kit.absolute())}, locks
+    )
 
 
 def _start_process(
-    workspace: Path, module: str, config: str, said: list[str], more: dict[str, str], locks: Sequence[int]
+    workspace: Path, module: str, config: str, response: list[str], more: dict[str, str], locks: Sequence[int]
 ) -> "subprocess.Popen[bytes]":
     workspace = workspace.absolute()
     (workspace / "transfer").mkdir(exist_ok=True, mode=0o700)
     words = [*child_command([sys.executable, "-u"], module), "-m", str(workspace), "-s", config]
-    words += ["--set", "secure_train=true", f"org={ORGANISATION}", "config_folder=config", *said]
+    words += ["--set", "secure_train=true", f"org={ORGANISATION}", "config_folder=config", *response]
     paths = os.pathsep.join(path for path in (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")) if path)
     safe = {"PYTHONSAFEPATH": "1"}  # a kit is made by somebody else: no module that lies in it may stand in for an installed one
     quiet = {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "4", "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "8"}
@@ -344,9 +346,9 @@ def run_sites(
                 settings[site].write(kit)
             processes.append(start_site(kit, site, [locks[site].handle]))
         for (site, kit), process in zip(kits.items(), processes, strict=True):
-            said = _wait_for_outcome(kit / LOG_FILE, begins[site], process, patience)
-            if REGISTERED not in said:
-                raise UserError(explain_refusal(said, site, server, patience))
+            response = _wait_for_outcome(kit / LOG_FILE, begins[site], process, patience)
+            if REGISTERED not in response:
+                raise UserError(explain_refusal(response, site, server, patience))
         yield processes
 
 
@@ -354,17 +356,17 @@ def _wait_for_outcome(log: Path, begin: int, process: "subprocess.Popen[bytes]",
     """What a client has written once its fate is known, or its time is over."""
 
     def decided() -> bool:
-        said = read_log_since(log, begin)
-        return process.poll() is not None or REGISTERED in said or any(words in said for words, _ in LOG_MESSAGES)
+        response = read_log_since(log, begin)
+        return process.poll() is not None or REGISTERED in response or any(words in response for words, _ in LOG_MESSAGES)
 
     wait_until(decided, patience)
     return read_log_since(log, begin)
 
 
-def explain_refusal(said: str, site: str, server: str, patience: float) -> str:
+def explain_refusal(response: str, site: str, server: str, patience: float) -> str:
     """Why a site was not taken in, from what its client wrote."""
     for words, sentence in LOG_MESSAGES:
-        if words in said:
+        if words in response:
             return sentence.format(site=site, server=server)
     return (
         f"The server at {server} did not take {site} in within {patience:.0f} s: is 'coterie serve' running there, "

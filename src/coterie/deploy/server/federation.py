@@ -116,8 +116,8 @@ def read_roster(folder: Path) -> dict[str, Claim]:
             ids = own.get("ids")
             found[site] = Claim(own.get("clients"), own.get("samples"), None if ids is None else tuple(ids))
         except (AttributeError, TypeError, UserError) as error:
-            told = f"{path} says nothing that can be used for the site {site!r}"
-            raise UserError(f"{told}: set it again with 'coterie federation roster'.") from error
+            details = f"{path} says nothing that can be used for the site {site!r}"
+            raise UserError(f"{details}: set it again with 'coterie federation roster'.") from error
     return found
 
 

@@ -122,23 +122,23 @@ def choose_schema(texts: Sequence[str], stored: str = "") -> str:
     Returns:
         The schema, or an empty text where most sites have no named columns.
     """
-    told = [Schema() if not text else read_schema(text) for text in texts]
+    details = [Schema() if not text else read_schema(text) for text in texts]
     kinds: dict[Any, tuple[Schema, int]] = {}  # schemas that differ by more than an order are looked at once
-    for schema in told:
+    for schema in details:
         first, count = kinds.get(_sort_columns(schema), (schema, 0))
         kinds[_sort_columns(schema)] = first, count + 1
 
     def count_fitting(candidate: Schema) -> int:
         return sum(count for schema, count in kinds.values() if _is_compatible(schema, candidate))
 
-    if stored and 2 * count_fitting(read_schema(stored)) >= len(told):
+    if stored and 2 * count_fitting(read_schema(stored)) >= len(details):
         return stored
-    names = Counter(frozenset(column.name for column in schema.columns) for schema in told)
+    names = Counter(frozenset(column.name for column in schema.columns) for schema in details)
     usual = names.most_common(1)[0][0] if names else frozenset()
     if not usual:
         return ""
     own = [schema for schema, _ in kinds.values() if {column.name for column in schema.columns} == usual]
-    common = _merge_schemas([schema for schema in told if {column.name for column in schema.columns} == usual])
+    common = _merge_schemas([schema for schema in details if {column.name for column in schema.columns} == usual])
     return max([*own, *([common] if common.classes else [])], key=count_fitting).to_json()
 
 
@@ -265,9 +265,9 @@ def _find_excess_claim(card: SiteCard, site: str, before: Members | None, roster
     way = f"the operator may change it with 'coterie federation roster FED {site}'"
     if most.ids is not None and (strange := [name for name in card.ids if name not in set(most.ids)]):
         return f"it has a client {clean_text(strange[0])!r} that the operator's roster does not list: {way}"
-    for what, said, limit in (("clients", len(card.ids), most.clients), ("training samples", int(card.sizes.sum()), most.samples)):
-        if limit is not None and said > limit:
-            return f"it says it has {said:,} {what}, and {whose} {limit:,}: {way}"
+    for what, response, limit in (("clients", len(card.ids), most.clients), ("training samples", int(card.sizes.sum()), most.samples)):
+        if limit is not None and response > limit:
+            return f"it says it has {response:,} {what}, and {whose} {limit:,}: {way}"
     return ""
 
 

@@ -46,9 +46,9 @@ class Audit:
             line = to_json_line({**body, "hash": _hash_line(body)})
             self._write((b"\n" if torn else b"") + line.encode() + b"\n")
 
-    def log(self, event: str, **told: Any) -> None:
+    def log(self, event: str, **details: Any) -> None:
         """Add a line about something other than an ask."""
-        self.append({"event": event, "time": datetime.now(UTC).isoformat(timespec="milliseconds"), **told})
+        self.append({"event": event, "time": datetime.now(UTC).isoformat(timespec="milliseconds"), **details})
 
     def chain_flare_log(self) -> None:
         """Add a line with the hash of what NVIDIA FLARE has added to its own log since the last such line; none where nothing was."""

@@ -19,11 +19,11 @@ class PolicySection:
 
 def explain_policy(policy: Policy, ledger: Ledger | None = None, numbers: str = "as many numbers as the model has") -> list[PolicySection]:
     """All that a policy says. `numbers` tells how long a model is, where that is known."""
-    told = {name: tuple(describe_disclosure(name, policy, numbers)) for name in (*ASKS, *SKETCHED) if name in policy.asks}
+    details = {name: tuple(describe_disclosure(name, policy, numbers)) for name in (*ASKS, *SKETCHED) if name in policy.asks}
     private = policy.privacy
-    allowed = [name for name in told if not isinstance(private, DpSgd) or name in ("Train", "Evaluate", "SketchedTrain")]
+    allowed = [name for name in details if not isinstance(private, DpSgd) or name in ("Train", "Evaluate", "SketchedTrain")]
     return [
-        *(PolicySection(f"{name} is answered", told[name]) for name in allowed),
+        *(PolicySection(f"{name} is answered", details[name]) for name in allowed),
         PolicySection("The server also learns", tuple(_describe_always(policy))),
         PolicySection("Privacy", tuple(_describe_guarantee(private))),
         PolicySection("Spent so far", tuple(_describe_spending(private, ledger.charges() if ledger else {}, ledger))),
@@ -71,14 +71,14 @@ def describe_disclosure(name: AskName, policy: Policy, numbers: str) -> Iterator
             yield f"Leaves: how wrong every model sent is on the client's training part{how}{count}."
             yield "An honest-but-curious server learns as from Losses."
         case "Evaluate":
-            told = "right answers, predictions and samples by class" if policy.tells_classes else "accuracy"
+            details = "right answers, predictions and samples by class" if policy.tells_classes else "accuracy"
             exact = "" if policy.tells_sizes else " in hundredths"
             private = isinstance(policy.privacy, DpSgd)
             parts = "test part" if private else "train, validation or test part"
             if private and policy.protects_tests:
-                yield f"Leaves: of each client's {parts}, {told}{exact} and the mean loss, noised and charged to a budget of their own."
+                yield f"Leaves: of each client's {parts}, {details}{exact} and the mean loss, noised and charged to a budget of their own."
                 return
-            yield f"Leaves: of each client's {parts}, {told}{exact}, the mean loss and (of two classes) the AUROC{how}."
+            yield f"Leaves: of each client's {parts}, {details}{exact}, the mean loss and (of two classes) the AUROC{how}."
             if policy.tells_classes:
                 parts = "training and test" if policy.label_shares else "test"
                 near = f", to {policy.rounding} or so" if rounded else ""

@@ -102,8 +102,8 @@ class ApprovalRules(PolicyTable):
         if self.maximum_rounds is not None and terms.rounds > self.maximum_rounds:
             return f"it has {terms.rounds} rounds, the policy's [approve] allows {self.maximum_rounds}"
         if self.maximum_epsilon is not None and (epsilon is None or epsilon > self.maximum_epsilon):
-            told = "no privacy mechanism limits it" if epsilon is None else f"epsilon could reach {epsilon:.3g}"
-            return f"{told}, the policy's [approve] allows {self.maximum_epsilon:g}"
+            details = "no privacy mechanism limits it" if epsilon is None else f"epsilon could reach {epsilon:.3g}"
+            return f"{details}, the policy's [approve] allows {self.maximum_epsilon:g}"
         return None
 
 

@@ -61,15 +61,15 @@ def make_entry(
     """A line of the log."""
     ask: Any = asked.ask
     share = getattr(ask, "share", None)
-    said = {name: getattr(ask, name, None) for name in ("purpose", "part")}
+    response = {name: getattr(ask, name, None) for name in ("purpose", "part")}
     return {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "round": _to_loggable(asked.round_),
         "seed": _to_loggable(asked.seed),
         "lane": _to_loggable(asked.lane),
         "ask": ask.kind,
-        "purpose": _to_loggable(said["purpose"]),
-        "part": _to_loggable(said["part"] or "train"),
+        "purpose": _to_loggable(response["purpose"]),
+        "part": _to_loggable(response["part"] or "train"),
         "share": {"half": _to_loggable(share.half), "label": _to_loggable(share.label)}
         if isinstance(share, Share)
         else _to_loggable(share),
