@@ -180,7 +180,7 @@ def test_a_client_stays_with_the_site_that_had_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("card", "told"),
     [
-        (with_clients("va", "va-2"), "it says it has 2 clients, and it had when the run began 1"),
+        (with_clients("va", "va-2"), "it claims 2 clients, and it had when the run began 1"),
         (lambda card: replace(card, sizes=card.sizes * 10), "training samples, and it had when the run began"),
     ],
 )
@@ -198,7 +198,7 @@ def test_the_roster_bounds_what_a_site_may_claim(tmp_path: Path) -> None:
     roster = {LIAR: Claim(1, 500)}
     assert run(tmp_path / "a", lambda site, data: data, roster=roster) == []
     (many,) = run(tmp_path / "b", claiming(with_clients(*(f"va-{i}" for i in range(1001)))), roster=roster)
-    assert "it says it has 1,001 clients, and the operator's roster lets it have 1" in many
+    assert "it claims 1,001 clients, and the operator's roster lets it have 1" in many
     (large,) = run(tmp_path / "c", claiming(lambda card: replace(card, sizes=card.sizes * 100)), roster=roster)
     assert "training samples, and the operator's roster lets it have 500" in large
 
@@ -209,7 +209,7 @@ def test_a_roster_is_kept_and_checked(tmp_path: Path) -> None:
     write_roster(tmp_path, roster)
     assert read_roster(tmp_path) == roster
     (tmp_path / "roster.json").write_text('{"a": {"clients": -1}}')
-    with pytest.raises(UserError, match="says nothing that can be used for the site 'a'"):
+    with pytest.raises(UserError, match="has nothing that can be used for the site 'a'"):
         read_roster(tmp_path)
 
 

@@ -85,7 +85,7 @@ def find_expiring(federation: FederationFolder, within: timedelta = EXPIRY_WARNI
 
 
 def check_server_certificate(federation: FederationFolder) -> None:
-    """Refuse a server whose certificate does not count today: its sites would wait for ever."""
+    """Refuse a server whose certificate does not count today: its sites would wait forever."""
     path = list_certificate_paths(federation)[SERVER]
     if not path.is_file():
         raise UserError(f"{federation.server} is not whole: it lacks startup/server.crt; restore the folder from a copy.")
@@ -116,7 +116,7 @@ def check_dates(certificate: x509.Certificate, what: str, remedy: str) -> None:
 
 
 def renew_certificates(federation: FederationFolder, names: Sequence[str] = (), days: int = DAYS) -> Iterator[tuple[str, Path, datetime]]:
-    """Certificates anew, for the keys that were certified before: whose, where, until when. All that are here, unless some are named."""
+    """New certificates, for the keys that were certified before: whose, where, until when. All that are here, unless some are named."""
     paths = list_certificate_paths(federation)
     for name in names:
         if name in federation.sites and name not in paths:

@@ -58,7 +58,7 @@ def score_texts(bundle: "Bundle", rows: Any, client: str | None = None) -> TextS
         found = bundle.answer(rows, client)
         return TextScores(np.full(len(rows), found.probabilities.shape[1]), found.classes, int(found.models[0]))
     if bundle.blocked is None:
-        raise UserError(f"The bundle does not say how texts of {bundle.origin.data!r} become tokens: give blocks of tokens as an array.")
+        raise UserError(f"The bundle does not state how texts of {bundle.origin.data!r} become tokens: give blocks of tokens as an array.")
     texts = bundle.blocked.texts(rows, "The table") if hasattr(rows, "columns") else [str(text) for text in rows]
     if not texts:
         raise UserError("There are no texts to be scored.")
@@ -83,7 +83,7 @@ def read_texts(path: Path, bundle: "Bundle") -> Any:
     if path.suffix in (".npy", ".npz"):
         return read_rows(path, bundle).x
     if bundle.blocked is None:
-        raise UserError(f"The bundle does not say how texts of {bundle.origin.data!r} become tokens: give their blocks as .npy or .npz.")
+        raise UserError(f"The bundle does not state how texts of {bundle.origin.data!r} become tokens: give their blocks as .npy or .npz.")
     texts = bundle.blocked.texts(read_text_table(path), str(path))
     if not texts:
         raise UserError(f"{path} holds no rows.")
@@ -133,7 +133,7 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
-    """Models for some clients. It holds no data and asks nobody."""
+    """Models for some clients. It holds no data and contacts no client."""
 
     origin: Origin
     model: str  # the spec of the module that the vectors belong to
@@ -232,7 +232,7 @@ class Bundle:
         return self.module
 
     def resolve_client(self, client: str | None) -> str | None:
-        """Who asks: the only client of the bundle where nobody is named."""
+        """Who asks: the only client of the bundle where none is named."""
         return next(iter(self.clients)) if client is None and len(self.clients) == 1 else client
 
     def _seat(self, client: str | None) -> tuple[int, int]:

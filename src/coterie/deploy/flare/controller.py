@@ -182,7 +182,7 @@ LONGEST_WAIT = 64  # rounds at most until such a site is taken in again
 
 
 class NewcomerClock:
-    """The clock of a run's job: over after the round in which somebody waits who may come in."""
+    """The clock of a run's job: over after the round in which a site waits that may join."""
 
     def __init__(self, waiting: Callable[[], set[str]], lines: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
         """`waiting` names the sites that are there and take no part; `lines` is the run's journal."""
@@ -205,7 +205,7 @@ class NewcomerClock:
 def compute_patience(lines: Sequence[Mapping[str, Any]], site: str) -> int:
     """Rounds until a site may end the job to come in: one at first, and ever more for one whose part broke in one job after the other.
 
-    To begin a job takes seconds for everybody. A job without a round would be for nothing, and a site whose process dies in each must not
+    To begin a job takes seconds foreverybody. A job without a round would be for nothing, and a site whose process dies in each must not
     cost the others a job a round.
     """
     lost = 0
@@ -292,7 +292,7 @@ class CoterieController(Controller):
         self.server = Path(os.environ[SERVER_FOLDER])
         self.folder = self.server.parent / "runs" / run
         order, self.timeout = RunFolder(self.folder).order()
-        # A run that has begun goes on with whoever is there.
+        # A run that has begun continues with the sites that are connected.
         self.order = replace(order, minimum=1) if (self.folder / "study").exists() else order
         self.left: set[str] = set()
         self.began_with: dict[str, str] = {}  # by site, the mark of its registration
@@ -363,7 +363,7 @@ class CoterieController(Controller):
             raise
 
     def gone(self) -> set[str]:
-        """Sites whose part of this job is over: FLARE saw them leave, they were started anew, or the operator removed them, of which FLARE
+        """Sites whose part of this job is over: FLARE saw them leave, they were restarted, or the operator removed them, of which FLARE
         says nothing to the job."""
         now = read_registrations(self.server)
         return self.left | self.removed() | {site for site, mark in self.began_with.items() if now.get(site, mark) != mark}

@@ -123,7 +123,7 @@ class ProcessLock:
         for process in found:
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 for one in (*process.children(recursive=True), process):
-                    one.kill()  # by number and time of start: never somebody else's
+                    one.kill()  # by number and time of start: never another process
         psutil.wait_procs(found, timeout=5)
 
     def _read(self) -> LockHolder | None:
@@ -159,7 +159,7 @@ def _is_orphan(process: Any) -> bool:
 
 HEARTBEAT = 4  # seconds
 LOG_FILE = "flare.log"
-OWNER_ALONE = 0o077  # the umask of all that FLARE's processes write: nobody else may read it
+OWNER_ALONE = 0o077  # the umask of all that FLARE's processes write: no other user may read it
 
 
 def start_server(federation: FederationFolder, locks: Sequence[int] = ()) -> "subprocess.Popen[bytes]":
@@ -192,7 +192,7 @@ def _start_process(
     words = [*child_command([sys.executable, "-u"], module), "-m", str(workspace), "-s", config]
     words += ["--set", "secure_train=true", f"org={ORGANISATION}", "config_folder=config", *response]
     paths = os.pathsep.join(path for path in (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")) if path)
-    safe = {"PYTHONSAFEPATH": "1"}  # a kit is made by somebody else: no module that lies in it may stand in for an installed one
+    safe = {"PYTHONSAFEPATH": "1"}  # a kit is made by others: no module that lies in it may stand in for an installed one
     quiet = {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "4", "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "8"}
     with open(workspace / LOG_FILE, "ab", opener=_open_private) as log:
         return subprocess.Popen(
@@ -231,7 +231,7 @@ def stop_process(process: "subprocess.Popen[bytes]", patience: float = 10.0) -> 
         os.killpg(process.pid, signal.SIGKILL)
     for child in started:
         with suppress(psutil.NoSuchProcess):
-            child.kill()  # by number and time of start: never somebody else's
+            child.kill()  # by number and time of start: never another process
     process.poll()
 
 
@@ -249,7 +249,7 @@ def read_log_tail(workspace: Path, lines: int = 5) -> str:
 
 
 def check_port(host: str, port: int) -> None:
-    """That nobody listens there."""
+    """Check that no process listens there."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # lines of a server that was killed linger, and do no harm
         try:

@@ -169,7 +169,7 @@ class Guard:
         if info.destination != self.name and not self._passes_on(origin, destination):
             return "not for this process"
         if info.kind != MessageType.REQ:
-            return None if info.destination == self.name and waits(info.number) else "a reply that nobody waits for"
+            return None if info.destination == self.name and waits(info.number) else "a reply that is not expected"
         return None if self._is_needed(info, origin, destination) else "no message that a run needs"
 
     def _proved(self, info: MessageInfo, peer: Party) -> bool:
@@ -206,7 +206,7 @@ class Guard:
     def _is_needed(self, info: MessageInfo, origin: Party, destination: Party) -> bool:
         ends = (destination.role, origin.role)
         if (info.channel, info.topic) == (STREAM_CHANNEL, STREAM_ACK_TOPIC):
-            # The server's job ends a stream that is too large; nobody else ends another's.
+            # The server's job ends a stream that is too large; no other process ends another's.
             ended = info.headers.get(StreamHeaderKey.DATA_TYPE) == StreamDataType.ERROR
             return ends in STREAMS and (not ended or ends == (SITE_JOB, SERVER_JOB))
         if info.channel == STREAM_CHANNEL and (info.topic != STREAM_DATA_TOPIC or ends not in STREAMS):
@@ -227,7 +227,7 @@ class Guard:
 
 
 class RefusalLog:
-    """What was refused, in FLARE's log and audit log: each kind at its 1st, 2nd, 4th, 8th, ... time, so that nobody can fill a disk."""
+    """What was refused, in FLARE's log and audit log: each kind at its 1st, 2nd, 4th, 8th, ... time, so that no sender can fill a disk."""
 
     MOST = 10_000  # kinds
 

@@ -87,7 +87,7 @@ class PendingBatches:
         return {info.site for info in self.posted.values()}
 
     def answers(self, asks: Sequence[AsyncAsk]) -> list[AsyncReplies]:
-        """Ask as there is room, and wait until every lane has as many answers as it wants, or nobody is left to wait for."""
+        """Ask as there is room, and wait until every lane has as many answers as it wants, or no site is left to wait for."""
         queues = [get_clients(stamped.ask).tolist() for stamped in asks]
         asked: list[list[int]] = [[] for _ in asks]
         self._ask(asks, queues, asked, attended=False)
@@ -126,7 +126,7 @@ class PendingBatches:
         return len(self.inbox[stamped.lane]) >= stamped.wanted or not self.at_work[stamped.lane]
 
     def _post(self, asks: Sequence[AsyncAsk], now: Sequence[Sequence[int]]) -> None:
-        """One letter for each site, whatever the number of lanes and clients in it."""
+        """One batch for each site, whatever the number of lanes and clients in it."""
         plain = [StampedAsk(s.ask, s.seed, s.round_, s.draw) for s in asks]
         for site in dict.fromkeys(self.site_of[client] for clients in now for client in clients):
             rows = [_find_rows(stamped, [c for c in own if self.site_of[c] == site]) for stamped, own in zip(asks, now, strict=True)]
@@ -215,7 +215,7 @@ class FederatedEngine(Engine):
         order: str = "",
     ) -> None:
         """`sites` says at which site each client is, `ids` are the clients in the order of the roster. In asynchronous rounds sites at work
-        are asked nothing else before the `last` round, in which everybody is waited for. Replies are held against what `members` say of
+        are asked nothing else before the `last` round, in which all sites are waited for. Replies are held against what `members` say of
         themselves; sample counts only where they are to be checked. `order` is the hash that every message carries."""
         self.order = order
         self.carrier, self.ids, self.run_id, self.limit, self.last = carrier, tuple(ids), run, limit, last
@@ -250,7 +250,7 @@ class FederatedEngine(Engine):
 
     @property
     def pending(self) -> PendingBatches:
-        """What is on its way in asynchronous rounds."""
+        """Batches that are pending in asynchronous rounds."""
         if self._pending is None:
             carrier = cast(PostingCarrier, self.carrier)
             self._pending = PendingBatches(carrier, self.ids, self.site_of, self.run_id, self._read, self._limit, self.order)

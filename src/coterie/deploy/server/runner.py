@@ -81,7 +81,7 @@ def write_inspection(order: InspectOrder, members: Members, carrier: Carrier, ru
 
 
 class _DenialRecorder(FederatedEngine):
-    """Keeps what sites refuse, to be told why an inspection has too little to go by."""
+    """Keeps what sites refuse, to report why an inspection has too little to go by."""
 
     def __init__(self, carrier: Carrier, members: Members, run: str, order: str) -> None:
         super().__init__(carrier, members.sites, [member.id for member in members.members], run, members=members, order=order)
@@ -97,7 +97,7 @@ class _DenialRecorder(FederatedEngine):
         """What went wrong, with the policies' part in it."""
         if any("label_shares" in detail for detail in self.denials):
             return (
-                "The sites do not tell how many samples of each class they have ('label_shares' is false in their policy.toml): "
+                "The sites do not report how many samples of each class they have ('label_shares' is false in their policy.toml): "
                 "inspect with --no-labels, or ask them to allow it."
             )
         return f"{fault} {self.denials[0]}" if self.denials else fault
@@ -312,8 +312,8 @@ def introduce_sites(
     """Who is there: every site's card, after those that took part before, and the sites that have yet to approve the order.
 
     Where too few have approved it, they are asked again until enough have, or until another run has waited for long enough for its turn.
-    What stands in a site's way is told. All sites that take part have the same columns in the same order: those of the run's earlier jobs,
-    or those that `choose_schema` finds.
+    What stands in a site's way is reported. All sites that take part have the same columns in the same order: those of the run's earlier
+    jobs, or those that `choose_schema` finds.
     """
     if len(text := terms.as_text()) > LARGEST_ORDER:
         raise UserError(f"The order has {len(text):,} characters, sites take {LARGEST_ORDER:,}: order fewer seeds or methods at once.")

@@ -81,7 +81,7 @@ class Journal(Callback):
         self.say("fault", sentence=sentence)
 
     def end(self, status: str, **details: Any) -> None:
-        """How this part of the run ended: complete, again (go on with the next job), refused, failed or aborted."""
+        """How this part of the run ended: complete, again (continue with the next job), refused, failed or aborted."""
         self.say("ended", status=status, **details)
         write_json(self.folder / STATUS_FILE, {"status": status, **_escape_values(details)})
 
@@ -237,7 +237,7 @@ def list_runs(federation: FederationFolder) -> list[RunFolder]:
 
 
 def find_run(federation: FederationFolder, name: str) -> RunFolder:
-    """The run of a name that somebody gave."""
+    """The run of a name."""
     names = {run.name: run for run in list_runs(federation)}
     if name not in names:
         raise UserError(f"The federation {federation.folder} has no run {name!r}: {suggest_names(name, names)}")
@@ -259,7 +259,7 @@ def _is_taken(federation: FederationFolder, name: str) -> bool:
 
 
 def get_operator_name() -> str:
-    """Who orders, as sites are told: the user and the machine."""
+    """Who orders, as sites see it: the user and the machine."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (OSError, KeyError):
@@ -316,7 +316,7 @@ def _read_groups(run: RunFolder) -> Mapping[str, Mapping[str, int]]:
     """By method that groups, the group of each client after the last round on disk, with the first seed."""
     try:
         evidence = Evidence.open(run.study)
-    except UserError:  # it is not whole, which the next job mends, and whoever looks at the study itself is told
+    except UserError:  # it is not whole, which the next job repairs, and the study's own commands report
         return {}
     if not list_segments(run.study):
         return {}

@@ -57,7 +57,7 @@ class ClientFacts:
     """What the cards of a run say of the clients of one parcel, in the order of its ids."""
 
     classes: int  # columns of an evaluation
-    tests: Ints  # (n, C) test samples by class; zeros where the site does not tell
+    tests: Ints  # (n, C) test samples by class; zeros where the site does not disclose them
     sizes: Ints | None = None  # (n,) training samples; None where those of a reply are believed
 
 
@@ -205,7 +205,7 @@ def _fits_tests(value: Ints, reply: Evaluated, asked: ReplyContext) -> bool:
 
 COUNTS = Rule(f"whole numbers from 0 to {MOST:,}", lambda value, *_: _is_countable(value))
 AT_LEAST_ZERO = Rule("not below zero", lambda value, *_: not (value < 0).any())
-SIZES = (COUNTS, Rule("no more samples than the site's card says", _fits_card, Refusal.MISCOUNTED))
+SIZES = (COUNTS, Rule("no more samples than the site's card has", _fits_card, Refusal.MISCOUNTED))
 BY_CLASS = Rule(f"whole numbers from 0 to {MOST:,}, one for each class", _has_classes)
 
 REPLIES: Mapping[type[Reply], Rules] = {
@@ -256,7 +256,7 @@ def check_reply(reply: Any, ask: Ask[Any], known: ClientFacts | None = None) -> 
     if not isinstance(clients, np.ndarray) or clients.dtype != np.int64 or clients.ndim != 1:
         raise MessageError(f"the clients of a {kind} are no list of numbers")
     if len(np.unique(clients)) != len(clients) or not np.isin(clients, get_clients(ask)).all():
-        raise MessageError(f"a {kind} names a client twice, or one that was not in the parcel")
+        raise MessageError(f"a {kind} names a client twice, or one that was not in the batch")
     for name, details in reply.columns().items():
         value, dtype = getattr(reply, name), np.dtype(details["dtype"])
         if not isinstance(value, np.ndarray) or value.dtype != dtype or not value.ndim or len(value) != len(clients):

@@ -72,7 +72,7 @@ class Approvals:
             self._known, self._seen = {}, None
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise UserError(
-                f"The orders in {self.path} cannot be read ({error}): restore the file from a copy, or remove it and approve anew."
+                f"The orders in {self.path} cannot be read ({error}): restore the file from a copy, or remove it and approve again."
             ) from error
         return self._known
 
@@ -100,7 +100,7 @@ class Approvals:
         Args:
             name: The run, or the beginning of the order's hash.
             state: "approved" or "refused".
-            reason: Of a refusal; the server is told.
+            reason: Of a refusal; sent to the server.
 
         Returns:
             The order's hash and its record.

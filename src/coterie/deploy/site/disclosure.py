@@ -82,7 +82,7 @@ class Discloser:
         return replace(reply, **ones)
 
     def tests(self, actual: Ints, data: Sequence[str]) -> Ints:
-        """(n, C) the test samples by class that a site's card tells."""
+        """(n, C) the test samples by class on a site's card."""
         if not self.policy.tells_classes:
             return np.zeros_like(actual)
         return np.array([self._totals(row, name, "test") for row, name in zip(actual, data, strict=True)], np.int64).reshape(actual.shape)
@@ -97,7 +97,7 @@ class Discloser:
         return made
 
     def _step(self, most: float, samples: int) -> float:
-        """What so many samples as are rounded to can change of a mean. Where the number of samples is not told, it is no multiple of it."""
+        """What so many samples as are rounded to can change of a mean. Where the number of samples is withheld, it is no multiple of it."""
         step = most * self.policy.rounding / max(samples, 1)
         return step if self.policy.tells_sizes else round_up_step(step)
 
@@ -118,7 +118,7 @@ class Discloser:
         return base * apportion(actual, total)
 
     def _evaluated(self, reply: Evaluated, part: str, question: RoundingContext) -> Evaluated:
-        """Classes of training parts are told only where one may ask about them anyway."""
+        """Classes of training parts leave only where asks about them are answered anyway."""
         details = self.policy.tells_classes and (part != "train" or self.policy.label_shares)
         if not self.rounds:
             reply = reply if details else merge_classes(reply)
@@ -195,7 +195,7 @@ def merge_classes(reply: Evaluated) -> Evaluated:
 
 
 def scale_to_hundred(reply: Evaluated) -> Evaluated:
-    """As if each client that has test samples had a hundred, so that their number is not told."""
+    """As if each client that has test samples had a hundred, so that their number stays withheld."""
     totals = reply.actual.sum(axis=1)
     share = reply.hits.sum(axis=1) / np.maximum(totals, 1)
     counts = {"hits": np.rint(HUNDRED * share), "predicted": HUNDRED * (totals > 0), "actual": HUNDRED * (totals > 0)}

@@ -74,8 +74,8 @@ def load_site_data(
         raise UserError(f"The samples of {spec!r} have several inputs, which real federations do not carry yet: give one array.")
     if not whole.task.counts_classes:
         raise UserError(
-            f"The data {spec!r} are a {whole.task}: real federations carry classifications so far, as no policy says yet what sites "
-            "may tell of other labels; simulate it with 'coterie compare'."
+            f"The data {spec!r} are a {whole.task}: real federations carry classifications so far, as no policy states yet what sites "
+            "may disclose of other labels; simulate it with 'coterie compare'."
         )
     if clients is None:
         return whole
@@ -432,7 +432,7 @@ def _change_folder(kit: Path) -> None:
 
 
 def _exit_with_parent() -> None:
-    """A job process that is killed cannot end this one, which would train on for nobody beside its successor."""
+    """A job process that is killed cannot end this one, which would train on uselessly beside its successor."""
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])
