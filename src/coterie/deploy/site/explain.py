@@ -46,7 +46,7 @@ def describe_disclosure(name: AskName, policy: Policy, numbers: str) -> Iterator
                 yield "An honest-but-curious server sees the update through noise: the more rounds it sees, the more clearly."
             else:
                 yield "An honest-but-curious server may learn from the update whether a known sample was trained on, in which shares"
-                yield "classes are here (exactly, after one step on all samples), and, after few steps on few samples, what they looked like."
+                yield "classes are here (exactly, after one step on all samples) and, after few steps on few samples, how they look."
         case "Gradient":
             yield f"Leaves: each client's mean gradient ({numbers}), its mean loss{count}."
             if noised:
