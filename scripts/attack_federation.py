@@ -502,4 +502,4 @@ def main() -> int:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # a session to a server that has ended leaves threads that would wait for ever
+    os._exit(code)  # a session to a server that has ended leaves threads that would wait forever

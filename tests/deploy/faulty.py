@@ -16,7 +16,7 @@ class Faulty(nn.Linear):
     """A linear model."""
 
     def forward(self, x: Any) -> Any:
-        global _steps, _faults  # a model is built anew for every ask
+        global _steps, _faults  # a model is built anew forevery ask
         how = os.environ.get(FAULT)
         if how and torch.is_grad_enabled():
             _steps += 1

@@ -235,7 +235,7 @@ def attack_abort(sender: Sender, job: str) -> Any:
 
 
 def attack_fail(sender: Sender, job: str) -> Any:
-    """Tell the server that the job is unsafe, upon which FLARE ends it for everybody."""
+    """Tell the server that the job is unsafe, upon which FLARE ends it foreverybody."""
     from nvflare.fuel.common.exit_codes import ProcessExitCode
 
     return sender.ask("server", "task", "report_job_failure", {"job_id": job, "code": ProcessExitCode.UNSAFE_COMPONENT, "reason": "x"})

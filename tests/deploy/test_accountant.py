@@ -103,5 +103,5 @@ def test_a_damaged_ledger_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     path = tmp_path / "privacy.json"
     Ledger(path).charge({"a": Charge("dp-sgd", 4.0, 1.0, 5)}, DP)
     path.write_text(path.read_text()[:-5])
-    with pytest.raises(UserError, match="nobody knows what was spent"):
+    with pytest.raises(UserError, match="what was spent is unknown"):
         Ledger(path)

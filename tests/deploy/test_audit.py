@@ -111,7 +111,7 @@ def test_a_kit_remembers_the_last_line_that_was_checked(log: Path) -> None:
     for left in (5, 1, 0):
         log.write_bytes(b"".join(whole[:left]))
         (fault,) = verify_kit_log(log).faults
-        assert fault == "Line 6 was the last one when the log was last checked, and is gone: the end was cut off, or the log written anew."
+        assert fault == "Line 6 was the last one when the log was last checked, and is gone: the end was cut off, or the log rewritten."
     Audit(log).append({"ask": "Train"})  # and stays noticed when it grows again
     assert "is gone" in verify_kit_log(log).faults[0]
     log.unlink()

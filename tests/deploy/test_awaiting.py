@@ -176,4 +176,4 @@ def test_what_cannot_be_is_refused_before_any_site_is_asked(change: dict[str, An
     order = Order("a-run", "study", replace(SETTINGS, **change).as_json())
     nobody: Any = None
     with pytest.raises(UserError, match=told):
-        run_order(order, nobody, [], tmp_path, clock=nobody, tell=print)
+        run_order(order, nobody, [], tmp_path, clock=nobody, report=print)

@@ -51,7 +51,7 @@ def run(
     carrier = InProcess(load("heart"), {site: [site] for site in HOSPITALS}, tamper=tamper)
     told: list[str] = []
     done = Order("a-run", "study", wanted.as_json(), order, 1)
-    assert run_order(done, carrier, HOSPITALS, folder, clock=TimeBudget(60.0), tell=told.append, roster=roster)
+    assert run_order(done, carrier, HOSPITALS, folder, clock=TimeBudget(60.0), report=told.append, roster=roster)
     assert verify(folder / "study").whole
     return told
 
@@ -180,7 +180,7 @@ def test_a_client_stays_with_the_site_that_had_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("card", "told"),
     [
-        (with_clients("va", "va-2"), "it says it has 2 clients, and it had when the run began 1"),
+        (with_clients("va", "va-2"), "it claims 2 clients, and it had when the run began 1"),
         (lambda card: replace(card, sizes=card.sizes * 10), "training samples, and it had when the run began"),
     ],
 )
@@ -198,7 +198,7 @@ def test_the_roster_bounds_what_a_site_may_claim(tmp_path: Path) -> None:
     roster = {LIAR: Claim(1, 500)}
     assert run(tmp_path / "a", lambda site, data: data, roster=roster) == []
     (many,) = run(tmp_path / "b", claiming(with_clients(*(f"va-{i}" for i in range(1001)))), roster=roster)
-    assert "it says it has 1,001 clients, and the operator's roster lets it have 1" in many
+    assert "it claims 1,001 clients, and the operator's roster lets it have 1" in many
     (large,) = run(tmp_path / "c", claiming(lambda card: replace(card, sizes=card.sizes * 100)), roster=roster)
     assert "training samples, and the operator's roster lets it have 500" in large
 
@@ -209,7 +209,7 @@ def test_a_roster_is_kept_and_checked(tmp_path: Path) -> None:
     write_roster(tmp_path, roster)
     assert read_roster(tmp_path) == roster
     (tmp_path / "roster.json").write_text('{"a": {"clients": -1}}')
-    with pytest.raises(UserError, match="says nothing that can be used for the site 'a'"):
+    with pytest.raises(UserError, match="has nothing that can be used for the site 'a'"):
         read_roster(tmp_path)
 
 
@@ -260,6 +260,6 @@ def test_no_honest_answer_is_larger_than_its_bound(method: str, tmp_path: Path) 
     wanted = Settings(methods=(method, "fedprox"), data=data, plan=Plan(rounds=1), seeds=(0, 1))
     order = Order("a-run", "study", wanted.as_json(), ("a", "b"), 2)
     carrier: Any = Watched(federation, sites, tamper=weigh)
-    assert run_order(order, carrier, ["a", "b"], tmp_path, clock=TimeBudget(60.0), tell=pytest.fail)
+    assert run_order(order, carrier, ["a", "b"], tmp_path, clock=TimeBudget(60.0), report=pytest.fail)
     assert sizes
     assert all(said <= most <= said + BASE_BYTES + 64_000 for said, most in sizes)

@@ -26,7 +26,7 @@ Change = Callable[[dict[str, Any]], None]
 
 
 def bundle(clients: int = 1, **changes: Any) -> Bundle:
-    """Two models of three numbers and two classes, combined for every client."""
+    """Two models of three numbers and two classes, combined forevery client."""
     told: dict[str, Any] = {
         "origin": Origin("fedex", "data", 0, 0, 1),
         "model": "mclr",

@@ -255,6 +255,20 @@ def test_names_of_runs(tmp_path: Path) -> None:
         find_run(folder, "studi")
 
 
+def test_a_launch_that_was_killed_leaves_a_name_that_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = FederationFolder(tmp_path, "127.0.0.1", 1, ("a",))
+    order = Order("study", "study", {"plan": {"rounds": 1}}, ("a",), 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "set_status", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            make_run(folder, "study").place(order, 5.0)
+    assert (folder.runs / "study").exists()
+    assert list_runs(folder) == []
+    assert find_free_name(folder, "study") == "study"
+    make_run(folder, "study").place(order, 5.0)
+    assert find_run(folder, "study").status == "waiting"
+
+
 @pytest.mark.parametrize(
     ("said", "means"),
     [
@@ -312,7 +326,7 @@ def test_an_inspection_of_sites(tmp_path: Path) -> None:
     def inspect(plan: InspectPlan) -> bool:
         order = Order("inspect", "inspect", InspectOrder("sites", plan=plan).as_json(), HOSPITALS, 4)
         run.place(order, 60.0)
-        return run_order(run.order()[0], Here(kits), HOSPITALS, run.folder, clock=TimeBudget(60.0), tell=pytest.fail)
+        return run_order(run.order()[0], Here(kits), HOSPITALS, run.folder, clock=TimeBudget(60.0), report=pytest.fail)
 
     with pytest.raises(UserError, match="no_labels="):
         inspect(InspectPlan(pilot=None))

@@ -45,7 +45,7 @@ def test_sites_that_say_nonsense_are_named_and_not_waited_for(tmp_path: Path) ->
 
 
 def test_a_site_that_met_an_error_says_no_more_than_that(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="Site 'a' does not take part: nothing but an error of the other side, which its own log tells"):
+    with pytest.raises(UserError, match="Site 'a' does not take part: nothing but an error of the other side: see its own log"):
         introduce(b"", tmp_path)
 
 
@@ -71,7 +71,7 @@ def test_a_site_of_another_version_says_so(tmp_path: Path) -> None:
     hello = to_message(replace(make_hello(run="a-run"), protocol=PROTOCOL + 1))
     said = answered(kit_of(tmp_path), hello)
     with pytest.raises(
-        UserError, match=f"the other side says: a message of protocol {PROTOCOL + 1}, this side speaks {PROTOCOL}: install the same"
+        UserError, match=f"the other side reports: a message of protocol {PROTOCOL + 1}, this side speaks {PROTOCOL}: install the same"
     ):
         introduce(said, tmp_path / "server")
     assert "install the same version" in (tmp_path / "site.log").read_text()

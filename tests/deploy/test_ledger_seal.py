@@ -156,7 +156,7 @@ def test_a_charge_only_ever_adds(tmp_path: Path) -> None:
     for wrong in (-1, 2.5, True, None):
         tree["charges"]["a"][0]["steps"] = wrong
         (tmp_path / "privacy.json").write_text(json.dumps(tree))
-        with pytest.raises(UserError, match="nobody knows what was spent"):
+        with pytest.raises(UserError, match="what was spent is unknown"):
             Ledger(tmp_path / "privacy.json")
 
 

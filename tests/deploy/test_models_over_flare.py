@@ -20,7 +20,7 @@ from deploy.running import Running
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with Running(tmp_path_factory.mktemp("models") / "federation", digit_sites(2)) as made:
+    with Running(tmp_path_factory.mktemp("models") / "a federation", digit_sites(2)) as made:  # a path with a space
         yield made
 
 

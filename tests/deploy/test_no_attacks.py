@@ -16,5 +16,5 @@ def test_an_attack_is_refused_before_anybody_is_asked(tmp_path: Path) -> None:
     settings = Settings(methods=("fedavg",), data="sites", plan=Plan(attack="signflip"))
     asked: Any = None  # a carrier that could not carry anything
     with pytest.raises(UserError, match="a real federation has real clients"):
-        run_order(Order("run", "study", settings.as_json()), asked, ["a"], tmp_path, clock=asked, tell=asked)
+        run_order(Order("run", "study", settings.as_json()), asked, ["a"], tmp_path, clock=asked, report=asked)
     assert not list(tmp_path.iterdir())

@@ -358,7 +358,7 @@ def test_a_server_waits_for_enough_approvals_and_takes_the_others_in_later(kits:
     carrier = Here(kits, later)
 
     def job() -> bool:
-        return run_order(order, carrier, ("hungary", "va"), tmp_path / "first", clock=TimeBudget(60.0), tell=told.append)
+        return run_order(order, carrier, ("hungary", "va"), tmp_path / "first", clock=TimeBudget(60.0), report=told.append)
 
     assert not job()  # ended early, for the site that had not approved has
     assert told[0].startswith("Waiting for approval at hungary, va (order ")

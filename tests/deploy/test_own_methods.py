@@ -51,7 +51,7 @@ def settings(**plan: Any) -> Settings:
 def test_a_method_and_a_sampler_of_ones_own_run_as_in_simulation(tmp_path: Path) -> None:
     wanted = settings(cohort=3, selection=SAMPLER)
     order = Order("run", "study", wanted.as_json(), HOSPITALS, 4, trusted=(OWN, SAMPLER))
-    assert run_order(order, Here(tmp_path / "kits"), HOSPITALS, tmp_path / "run", clock=TimeBudget(60.0), tell=pytest.fail)
+    assert run_order(order, Here(tmp_path / "kits"), HOSPITALS, tmp_path / "run", clock=TimeBudget(60.0), report=pytest.fail)
     real = Evidence.open(tmp_path / "run" / "study")
     made = Study.prepare(wanted, methods=[build(OWN, trust=True)]).run(execution=Execution(engine="loop")).evidence
     ours, theirs = (evidence.frame("mixing")[["round", "source", "weight"]] for evidence in (real, made))
@@ -64,7 +64,7 @@ def test_what_the_operator_did_not_agree_to_is_not_imported(trusted: tuple[str, 
     nobody: Any = None  # a carrier that could not carry anything
     order = Order("run", "study", settings(selection=SAMPLER).as_json(), HOSPITALS, 4, trusted=trusted)
     with pytest.raises(UntrustedCodeError):
-        run_order(order, nobody, HOSPITALS, tmp_path, clock=nobody, tell=nobody)
+        run_order(order, nobody, HOSPITALS, tmp_path, clock=nobody, report=nobody)
     assert not list(tmp_path.iterdir())
 
 

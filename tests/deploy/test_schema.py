@@ -20,9 +20,10 @@ from coterie.deploy.bundle.bundle import Bundle
 from coterie.deploy.bundle.files import read_bundle, write_bundle
 from coterie.deploy.bundle.rows import read_rows
 from coterie.deploy.messages import KINDS, LONGEST_SCHEMA, Denial, MessageError, SiteCard, from_message, read_schema, to_message
+from coterie.deploy.server.federation import FederationFolder
 from coterie.deploy.server.members import Members, choose_schema
 from coterie.deploy.server.runner import run_order
-from coterie.deploy.server.runs import Order
+from coterie.deploy.server.runs import Order, summarize_federation
 from coterie.deploy.server.validation import InvalidMessageError, read_card
 from coterie.deploy.site.approvals import SiteMonitor
 from coterie.deploy.site.process import Site, SiteSettings
@@ -72,7 +73,7 @@ class Fed:
     def launch(self, minimum: int = 1, rounds: int = 2, sites: tuple[str, ...] = SITES) -> "Fed":
         settings = replace(SETTINGS, plan=replace(SETTINGS.plan, rounds=rounds))
         order = Order(self.run, "study", settings.as_json(), SITES, minimum)
-        where = {"clock": TimeBudget(60.0), "tell": self.told.append, "schema_file": self.folder / "schema.json"}
+        where = {"clock": TimeBudget(60.0), "report": self.told.append, "schema_file": self.folder / "schema.json"}
         assert run_order(order, self, sites, self.folder / "runs" / self.run, **where)  # type: ignore[arg-type]
         return self
 
@@ -164,7 +165,7 @@ def test_a_site_with_other_columns_or_words_is_refused_and_the_others_complete(
 ) -> None:
     fed = federate(tmp_path, {wrong: (fault,), "site_04": ("order",)}).launch()
     (told,) = fed.told
-    assert told.startswith(f"Site '{wrong}' does not take part: the other side says: {sentence}")
+    assert told.startswith(f"Site '{wrong}' does not take part: the other side reports: {sentence}")
     assert str(tmp_path) not in told  # a site's file names are its own
     assert not (fed.kits[wrong] / "bundles").exists()
     assert {fed.bundle(site).features for site in SITES if site != wrong} == {FEATURES}
@@ -336,3 +337,9 @@ def test_join_stops_on_data_that_would_give_meaningless_results(tmp_path: Path, 
         CliRunner().invoke(app, command, catch_exceptions=False)
     with pytest.raises(UserError, match="got as far"):
         CliRunner().invoke(app, [*command, "--accept"], catch_exceptions=False)
+
+
+def test_the_status_of_a_federation_has_the_columns_that_the_sites_agreed_on(aligned: Fed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.deploy.server.runs.find_expiring", lambda federation: {})  # there are no certificates
+    found = summarize_federation(FederationFolder(aligned.folder, "127.0.0.1", 1, SITES))
+    assert found["columns"] == [column.name for column in aligned.bundle(SITES[0]).schema.columns]

@@ -193,7 +193,7 @@ def test_bad_rows_are_one_sentence(root: Path, bundle: Any, run: Run, tmp_path: 
     code, _, err = run(*place_by, tmp_path / "short.csv")
     assert (code, "enough for 0 blocks of 6 tokens to be placed by" in " ".join(err.split())) == (2, True)
     unsaid = replace(bundle, blocked=None)
-    with pytest.raises(UserError, match=r"does not say how texts of .* become tokens: give blocks of tokens as an array"):
+    with pytest.raises(UserError, match=r"does not state how texts of .* become tokens: give blocks of tokens as an array"):
         unsaid.predict(["a"])
 
 

@@ -85,7 +85,7 @@ def find_expiring(federation: FederationFolder, within: timedelta = EXPIRY_WARNI
 
 
 def check_server_certificate(federation: FederationFolder) -> None:
-    """Refuse a server whose certificate does not count today: its sites would wait for ever."""
+    """Refuse a server whose certificate does not count today: its sites would wait forever."""
     path = list_certificate_paths(federation)[SERVER]
     if not path.is_file():
         raise UserError(f"{federation.server} is not whole: it lacks startup/server.crt; restore the folder from a copy.")
@@ -116,7 +116,7 @@ def check_dates(certificate: x509.Certificate, what: str, remedy: str) -> None:
 
 
 def renew_certificates(federation: FederationFolder, names: Sequence[str] = (), days: int = DAYS) -> Iterator[tuple[str, Path, datetime]]:
-    """Certificates anew, for the keys that were certified before: whose, where, until when. All that are here, unless some are named."""
+    """New certificates, for the keys that were certified before: whose, where, until when. All that are here, unless some are named."""
     paths = list_certificate_paths(federation)
     for name in names:
         if name in federation.sites and name not in paths:
@@ -168,11 +168,11 @@ def check_kit(kit: Path) -> tuple[str, str]:
         raise UserError(
             f"{kit} is not a site's kit: it lacks {missing[0]}; take the folder that 'coterie federation init' made for the site."
         )
-    told = read_json_object(kit / "kit.json", site=str, server=str)
+    details = read_json_object(kit / "kit.json", site=str, server=str)
     own, root = (read_certificate(kit / "startup" / name) for name in ("client.crt", "rootCA.pem"))
     named = own.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
-    if named != told["site"]:
-        raise UserError(f"The certificate in {kit} is of {named!r}, the kit is for {told['site']!r}: ask the operator for a new kit.")
+    if named != details["site"]:
+        raise UserError(f"The certificate in {kit} is of {named!r}, the kit is for {details['site']!r}: ask the operator for a new kit.")
     try:
         own.verify_directly_issued_by(root)
     except (InvalidSignature, ValueError, TypeError) as error:
@@ -183,7 +183,7 @@ def check_kit(kit: Path) -> tuple[str, str]:
     key = serialization.load_pem_private_key((kit / "startup" / "client.key").read_bytes(), None)
     if key.public_key() != own.public_key():
         raise UserError(f"The key in {kit} does not fit its certificate: put the one there that the certificate was asked with.")
-    return str(told["site"]), str(told["server"])
+    return str(details["site"]), str(details["server"])
 
 
 DISABLED_FILE = "disabled_clients.json"  # FLARE reads it when the server starts

@@ -62,10 +62,10 @@ def get_kit_files(kit: Path) -> KitFiles:
 
 
 def keep_private(folder: Path) -> None:
-    """Let nobody but their owner read or change a folder and all that is in it.
+    """Let only their owner read or change a folder and all that is in it.
 
     Raises:
-        UserError: The folder itself stays open to others: it belongs to somebody else, or its disk knows no permissions.
+        UserError: The folder itself stays open to others: it belongs to another user, or its disk knows no permissions.
     """
     for root, folders, files in os.walk(folder):  # not through links
         for path in (Path(root), *(Path(root, name) for name in files)):

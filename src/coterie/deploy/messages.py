@@ -85,7 +85,7 @@ class PendingError(MessageError):
 
 @dataclass(frozen=True)
 class AskBatch:
-    """The asks of one phase for one site. `number` is drawn anew for each exchange: an answer must name it, so none counts twice."""
+    """The asks of one phase for one site. `number` is new for each exchange: an answer must name it, so none counts twice."""
 
     protocol: int
     run: str
@@ -97,13 +97,13 @@ class AskBatch:
 
 @dataclass(frozen=True)
 class ReplyBatch:
-    """A site's answers, in the order of the parcel's asks."""
+    """A site's answers, in the order of the batch's asks."""
 
     protocol: int
     run: str
     number: str
     ids: tuple[str, ...]
-    answers: tuple[Any, ...]  # a Reply or a Denied each
+    answers: tuple[Any, ...]  # a Reply or a Denial each
     order: str = ""
 
 
@@ -126,15 +126,15 @@ class Hello:
 
 @dataclass(frozen=True)
 class SiteCard:
-    """What a site tells of itself: clients and counts as far as its policy lets it, and what its samples look like."""
+    """What a site discloses of itself: clients and counts as far as its policy lets it, and what its samples look like."""
 
     protocol: int
     run: str
     number: str
     version: str
     ids: tuple[str, ...]
-    sizes: Array  # (n,) training samples; 1 where the site does not tell
-    actual: Array  # (n, C) test samples by class; zeros where the site does not tell
+    sizes: Array  # (n,) training samples; 1 where the site does not disclose them
+    actual: Array  # (n, C) test samples by class; zeros where the site does not disclose them
     input_shape: tuple[int, ...]
     classes: tuple[str, ...]
     validation: bool
@@ -193,7 +193,7 @@ def from_message(data: bytes, kind: type[M], limit: int = LIMIT) -> M:
     if not isinstance(data, bytes):
         raise MessageError(f"a message is bytes, not {type(data).__name__}")
     if not data:
-        raise MessageError("nothing but an error of the other side, which its own log tells")
+        raise MessageError("nothing but an error of the other side: see its own log")
     if len(data) > limit:
         raise MessageError(f"a message of {len(data):,} bytes is over the limit of {limit:,}")
     try:
@@ -203,7 +203,7 @@ def from_message(data: bytes, kind: type[M], limit: int = LIMIT) -> M:
     except (ValueError, OverflowError) as error:
         raise MessageError(f"no message that can be read ({escape_text(str(error), 200)})") from error
     if isinstance(found, Denial):
-        raise (PendingError if found.cause == "pending" else MessageError)(f"the other side says: {escape_text(str(found.reason))}")
+        raise (PendingError if found.cause == "pending" else MessageError)(f"the other side reports: {escape_text(str(found.reason))}")
     if not isinstance(found, kind):
         raise MessageError(f"{type(found).__name__} instead of {kind.__name__}")
     if found.protocol != PROTOCOL:
@@ -294,7 +294,7 @@ def get_combiner_name(kind: type) -> str | None:
 
 
 def restrict_combiner(combiner: Combiner, places: Ints) -> Combiner:
-    """The combiner with rows for these places only, in this order: a site is not told what others are served."""
+    """The combiner with rows for these places only, in this order: a site does not learn what others are served."""
     match combiner:
         case Mixture():
             return replace(combiner, weights=combiner.weights[places])
@@ -332,7 +332,7 @@ def replace_clients(ask: Any, clients: Ids) -> Any:
 
 
 def drop_unused_models(ask: Any) -> Any:
-    """The ask with only the models that its clients need: other groups' models are nobody else's business."""
+    """The ask with only the models that its clients need: other groups' models stay with those groups."""
     if isinstance(ask, Evaluate):  # which samples are right stays at the site
         return replace(ask, serving=restrict_serving(ask.serving), answers=False)
     if not isinstance(ask, ModelAsk) or ask.every_model or not len(ask.clients):
@@ -342,7 +342,7 @@ def drop_unused_models(ask: Any) -> Any:
 
 
 def restrict_serving(serving: Serving) -> Serving:
-    """The serving with the models of its clients alone, and a combiner that knows nobody else."""
+    """The serving with the models of its clients alone, and a combiner without the other clients."""
     places = np.arange(len(serving.clients), dtype=np.int64)
     if (serving.rows == COMBINED).any() and serving.combiner is not None:
         return replace(serving, combiner=restrict_combiner(serving.combiner, serving.places), places=places)

@@ -73,7 +73,7 @@ class OrderTerms:
             OrderError: Where the text is too long, not canonical, or lacks something.
         """
         if not isinstance(text, str) or not text:
-            raise OrderError("the server did not say what it orders")
+            raise OrderError("the server sent no order")
         if len(text.encode("utf-8", "replace")) > LARGEST_ORDER:
             raise OrderError(f"the order has {len(text):,} characters, over the limit of {LARGEST_ORDER:,}")
         try:

@@ -58,7 +58,7 @@ def score_texts(bundle: "Bundle", rows: Any, client: str | None = None) -> TextS
         found = bundle.answer(rows, client)
         return TextScores(np.full(len(rows), found.probabilities.shape[1]), found.classes, int(found.models[0]))
     if bundle.blocked is None:
-        raise UserError(f"The bundle does not say how texts of {bundle.origin.data!r} become tokens: give blocks of tokens as an array.")
+        raise UserError(f"The bundle does not state how texts of {bundle.origin.data!r} become tokens: give blocks of tokens as an array.")
     texts = bundle.blocked.texts(rows, "The table") if hasattr(rows, "columns") else [str(text) for text in rows]
     if not texts:
         raise UserError("There are no texts to be scored.")
@@ -83,7 +83,7 @@ def read_texts(path: Path, bundle: "Bundle") -> Any:
     if path.suffix in (".npy", ".npz"):
         return read_rows(path, bundle).x
     if bundle.blocked is None:
-        raise UserError(f"The bundle does not say how texts of {bundle.origin.data!r} become tokens: give their blocks as .npy or .npz.")
+        raise UserError(f"The bundle does not state how texts of {bundle.origin.data!r} become tokens: give their blocks as .npy or .npz.")
     texts = bundle.blocked.texts(read_text_table(path), str(path))
     if not texts:
         raise UserError(f"{path} holds no rows.")
@@ -194,21 +194,21 @@ class Bundle:
         row, place = self._seat(client)
         inputs = self._inputs(x)
         if row != COMBINED:
-            said = self._answers(row, inputs)
+            response = self._answers(row, inputs)
         else:
             assert self.combiner is not None
             stacked = np.stack([self._answers(each, inputs) for each in range(len(self.models))])
-            said = self.combiner.combine(stacked, place)
+            response = self.combiner.combine(stacked, place)
         models = np.full(len(inputs), row, dtype=np.int64)
         if self.task.name == "regression":
-            return Predictions(self.task.in_units(said[:, 0]), said[:, :0], models)
+            return Predictions(self.task.in_units(response[:, 0]), response[:, :0], models)
         if self.task.name == "next-token":
-            return Predictions(compute_log_likelihoods(said).mean(axis=1), said, models)
+            return Predictions(compute_log_likelihoods(response).mean(axis=1), response, models)
         if self.task.name == "multilabel":
-            return Predictions((said >= THRESHOLD).astype(np.int64), said, models)
-        sums = said.sum(axis=1, keepdims=True)  # of one where a model answers; a combiner's scores need not be
-        shares = np.divide(said, sums, out=np.full_like(said, 1 / len(self.classes)), where=sums > 0)
-        return Predictions(said.argmax(axis=1), shares, models)
+            return Predictions((response >= THRESHOLD).astype(np.int64), response, models)
+        sums = response.sum(axis=1, keepdims=True)  # of one where a model answers; a combiner's scores need not be
+        shares = np.divide(response, sums, out=np.full_like(response, 1 / len(self.classes)), where=sums > 0)
+        return Predictions(response.argmax(axis=1), shares, models)
 
     def scaled(self, x: Array, client: str | None = None) -> Floats:
         """A client's own rows in the units that its model was trained in: standardised as its training part was."""
@@ -236,7 +236,7 @@ class Bundle:
         return self.module
 
     def resolve_client(self, client: str | None) -> str | None:
-        """Who asks: the only client of the bundle where nobody is named."""
+        """Who asks: the only client of the bundle where none is named."""
         return next(iter(self.clients)) if client is None and len(self.clients) == 1 else client
 
     def _seat(self, client: str | None) -> tuple[int, int]:
@@ -284,8 +284,8 @@ class Bundle:
 
 
 def _list_some(names: Mapping[str, object], most: int = 5) -> str:
-    told = list(names)[:most]
-    return ", ".join(told) + (f" and {len(names) - most} more" if len(names) > most else "")
+    details = list(names)[:most]
+    return ", ".join(details) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def find_contradiction(bundle: Bundle) -> str | None:

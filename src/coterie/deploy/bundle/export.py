@@ -126,7 +126,7 @@ def name_models(lane: Lane, serving: Serving, ids: Sequence[str]) -> list[str]:
     def name_of(row: int) -> str:
         same = [name for name, model in known if np.array_equal(model, serving.models[row])]
         if same:
-            return f"group {row}" if f"group {row}" in same else same[0]  # groups that nobody trained may have equal models
+            return f"group {row}" if f"group {row}" in same else same[0]  # groups that no client trained may have equal models
         holders = serving.clients[serving.rows == row].tolist()
         return f"own of {ids[holders[0]]}" if len(holders) == 1 else f"model {row}"
 
@@ -206,7 +206,7 @@ def choose_method(evidence: Evidence) -> Recommendation:
 
 
 def find_recommendation(folder: Path, method: str | None) -> Recommendation | None:
-    """Why the method of a folder is taken that nobody named; None where one was named, or there is but one."""
+    """Why the method of a folder is taken that was not named; None where one was named, or there is but one."""
     evidence = Evidence.open(find_study(folder)) if method is None else None
     return choose_method(evidence) if evidence is not None and len(evidence.settings.methods) > 1 else None
 
@@ -342,8 +342,8 @@ class _OutputModule(nn.Module):
         self.model, self.task = model, task
 
     def forward(self, x: Tensor) -> Tensor:
-        said = compute_scores(self.model(x), self.task)
-        return said * self.task.deviation + self.task.mean if self.task.name == "regression" else said
+        response = compute_scores(self.model(x), self.task)
+        return response * self.task.deviation + self.task.mean if self.task.name == "regression" else response
 
 
 def check_onnx(bundle: Bundle | None = None) -> None:

@@ -102,7 +102,7 @@ def read_head(folder: Path) -> BundleHead:
         raise UserError(f"{folder} holds no bundle: name the folder that 'coterie export --out' made.")
     if path.stat().st_size > MOST_HEAD:
         raise UserError(
-            f"{path} has {format_bytes(path.stat().st_size)}, more than the {format_bytes(MOST_HEAD)} of any bundle's: get the bundle again."
+            f"{path} has {format_bytes(path.stat().st_size)}, more than any bundle's ({format_bytes(MOST_HEAD)}): get the bundle again."
         )
     data = read_bundle_bytes(path)
     try:

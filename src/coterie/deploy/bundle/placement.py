@@ -59,7 +59,7 @@ def load_newcomer_texts(source: "Path | pd.DataFrame", known: Federation, name: 
     else:
         how = get_text_blocker(known.provenance)
         if how is None:
-            raise UserError(f"{known.name!r} does not say how texts become tokens: give blocks of tokens as .npz with an array x.")
+            raise UserError(f"{known.name!r} does not state how texts become tokens: give blocks of tokens as .npz with an array x.")
         train, tests = _split_texts(
             how, how.texts(read_text_table(source) if isinstance(source, Path) else source, where), name, test, data_seed
         )
@@ -113,7 +113,7 @@ def load_newcomer(
 ) -> Federation:
     """The federation of one client, in the units of those that the study knows; a share `test` of its rows is kept to judge by.
 
-    Texts to be continued have no labels; others need the column of theirs, the study's own unless given.
+    Texts to be continued have no labels; others need the column of theirs, default: the study's own.
     """
     check_fractions("Placing a client", test, 0.0)
     if isinstance(source, Path) and not source.is_file():
@@ -130,9 +130,9 @@ def load_newcomer(
         raise UserError(f"{where} holds {len(y)} rows: a client is placed by {LEAST_ROWS} or more.")
     order = shuffle(make_key(data_seed, "place", name), len(y))
     train, _, tests = split_client(order.astype(np.int64), test, 0.0)
-    x, told = _prepare_rows(raw, train, known, name)
+    x, details = _prepare_rows(raw, train, known, name)
     y = scale_targets(y, known.task) if known.task.name == "regression" else y
-    return Federation(name, x, y, known.classes, (name,), Parts.of([train]), Parts.of([tests]), provenance=told, task=known.task)
+    return Federation(name, x, y, known.classes, (name,), Parts.of([train]), Parts.of([tests]), provenance=details, task=known.task)
 
 
 def _read_newcomer_rows(source: "Path | pd.DataFrame", known: Federation, label: str, where: str) -> tuple[Array, Array]:

@@ -43,11 +43,11 @@ class RowScores:
 NO_SCORES = RowScores(nan, nan, nan, nan)
 
 
-def score_each_row(said: Array, true: Array, task: Task) -> Doubles:
+def score_each_row(response: Array, true: Array, task: Task) -> Doubles:
     """(m,) whether each answer is right, the share of its labels that are, or how far off it is in the target's own units."""
     if task.name == "regression":
-        return np.abs(np.asarray(said, dtype=np.float64) - true)
-    return np.asarray((said == true).mean(axis=1) if task.name == "multilabel" else said == true, dtype=np.float64)
+        return np.abs(np.asarray(response, dtype=np.float64) - true)
+    return np.asarray((response == true).mean(axis=1) if task.name == "multilabel" else response == true, dtype=np.float64)
 
 
 def compute_baseline(known: Array, task: Task) -> Array:
@@ -57,13 +57,16 @@ def compute_baseline(known: Array, task: Task) -> Array:
     return np.asarray((known.mean(axis=0) >= 0.5).astype(np.int64) if task.name == "multilabel" else np.bincount(known).argmax())
 
 
-def score_rows(said: Array, true: Array, known: Array, task: Task) -> RowScores:
+def score_rows(response: Array, true: Array, known: Array, task: Task) -> RowScores:
     """Answers to rows kept aside, beside what is usual among the labels `known` of others."""
     from scipy import stats
 
     if not len(true):
         return NO_SCORES
-    values, plain = score_each_row(said, true, task), score_each_row(np.broadcast_to(compute_baseline(known, task), true.shape), true, task)
+    values, plain = (
+        score_each_row(response, true, task),
+        score_each_row(np.broadcast_to(compute_baseline(known, task), true.shape), true, task),
+    )
     mean = float(values.mean())
     if task.counts_classes:
         within = stats.binomtest(int(values.sum()), len(values)).proportion_ci(method="wilson")
@@ -73,9 +76,9 @@ def score_rows(said: Array, true: Array, known: Array, task: Task) -> RowScores:
     return RowScores(mean, max(mean - half, 0.0), min(mean + half, most), float(plain.mean()))
 
 
-def score_blocks(said: Doubles, before: Doubles) -> RowScores:
+def score_blocks(response: Doubles, before: Doubles) -> RowScores:
     """Log-likelihoods of blocks kept aside, beside those of the model before training."""
-    mean, half = float(said.mean()), _compute_half_width(said)
+    mean, half = float(response.mean()), _compute_half_width(response)
     return RowScores(mean, mean - half, mean + half, float(before.mean()))
 
 
@@ -86,14 +89,14 @@ def _compute_half_width(values: Doubles) -> float:
     return float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else nan
 
 
-def describe_row_scores(said: Array, true: Array, task: Task) -> tuple[str, dict[str, float | int]]:
+def describe_row_scores(response: Array, true: Array, task: Task) -> tuple[str, dict[str, float | int]]:
     """In words and by name, for rows whose labels were given."""
-    values, rows = score_each_row(said, true, task), len(true)
+    values, rows = score_each_row(response, true, task), len(true)
     if task.counts_classes:
         hits = int(values.sum())
         return f"{hits} of {rows} right, {100 * hits / rows:.1f} %", {"hits": hits, "accuracy": hits / rows}
     if task.name == "multilabel":
-        exact = int((said == true).all(axis=1).sum())
+        exact = int((response == true).all(axis=1).sum())
         words = f"{100 * values.mean():.1f} % of the labels right, all of them in {exact} of {rows} rows"
         return words, {"labels": float(values.mean()), "exact": exact / rows}
     mae, squares = float(values.mean()), float((values**2).mean())

@@ -25,15 +25,15 @@ CHECK_INTERVAL = 0.5  # seconds
 
 
 def hash_registration(client: Client) -> str:
-    """What tells a registration from the next one. FLARE's token would, but it is a secret."""
+    """What distinguishes a registration from the next one. FLARE's token would, but it is a secret."""
     return sha256(str(client.token).encode()).hexdigest()[:16]
 
 
 def _downgrade_failure(message: Any) -> None:
     """A site that calls a job unsafe has failed like any other: FLARE would end the job for all."""
-    told = message.payload
-    if isinstance(told, dict) and told.get(JobFailureMsgKey.CODE) == ProcessExitCode.UNSAFE_COMPONENT:
-        told[JobFailureMsgKey.CODE] = ProcessExitCode.EXCEPTION
+    details = message.payload
+    if isinstance(details, dict) and details.get(JobFailureMsgKey.CODE) == ProcessExitCode.UNSAFE_COMPONENT:
+        details[JobFailureMsgKey.CODE] = ProcessExitCode.EXCEPTION
 
 
 class ConnectionMonitor(FLComponent):
@@ -60,7 +60,7 @@ class ConnectionMonitor(FLComponent):
         """The process of one site that dies must not end the job for all: the site is gone, and the others go on."""
 
         def fail_run(job_id: str, process_return_code: Any, fl_ctx: FLContext) -> str:
-            self.log_warning(fl_ctx, f"job {job_id}: the process of a site ended with {process_return_code}; the others go on")
+            self.log_warning(fl_ctx, f"job {job_id}: the process of a site ended with {process_return_code}; the others continue")
             return ""
 
         engine.job_runner.fail_run = fail_run
@@ -83,7 +83,7 @@ class ConnectionMonitor(FLComponent):
             before = removed
 
     def _close_stale_jobs(self, engine: Any, fl_ctx: FLContext) -> None:
-        """A server that was killed leaves jobs that are called running for ever."""
+        """A server that was killed leaves jobs that are called running forever."""
         manager = engine.get_component(SystemComponents.JOB_MANAGER)
         for job in manager.get_jobs_by_status([RunStatus.RUNNING, RunStatus.DISPATCHED], fl_ctx) or []:
             manager.set_status(job.job_id, RunStatus.FINISHED_ABORTED, fl_ctx)

@@ -84,12 +84,12 @@ class FlareCarrier:
         for number in [number for number, (whose, _, _) in list(self._posted.items()) if whose == site]:
             self._come.put((number, excess))
 
-    def exchange(self, parcels: Mapping[str, bytes]) -> dict[str, RawMessage]:
+    def exchange(self, batches: Mapping[str, bytes]) -> dict[str, RawMessage]:
         waiting: dict[str, Task] = {}
         answers: dict[str, RawMessage] = {}
         replies = self._replies = queue.Queue[tuple[str, RawMessage | None]]()
         lost = self.lost
-        for site, data in parcels.items():
+        for site, data in batches.items():
             if site not in lost and self._takes_part(site):
                 waiting[site] = self._task(data, partial(_store_reply, replies, site))
                 self.controller.send(task=waiting[site], fl_ctx=self.fl_ctx, targets=[site])
@@ -98,7 +98,7 @@ class FlareCarrier:
             if self.abort.triggered:
                 raise AbortedError
             try:
-                site, said = replies.get(timeout=LOOK)
+                site, response = replies.get(timeout=LOOK)
             except queue.Empty:
                 for site in self.gone() & set(waiting):
                     self.controller.cancel_task(waiting.pop(site))
@@ -106,11 +106,11 @@ class FlareCarrier:
             task = waiting.pop(site, None)
             if task is None:
                 continue  # a second answer: the first one counts
-            if isinstance(said, OversizedMessage):
+            if isinstance(response, OversizedMessage):
                 self.controller.cancel_task(task)
-            if said is not None:
-                answers[site] = said
-            self.silent[site] = 0 if said is not None else self.silent.get(site, 0) + 1
+            if response is not None:
+                answers[site] = response
+            self.silent[site] = 0 if response is not None else self.silent.get(site, 0) + 1
         for site, task in waiting.items():
             self.controller.cancel_task(task)
             self.silent[site] = self.silent.get(site, 0) + 1
@@ -136,16 +136,16 @@ class FlareCarrier:
             if self.abort.triggered:
                 raise AbortedError
             try:
-                number, said = self._come.get(timeout=LOOK) if wait else self._come.get_nowait()
+                number, response = self._come.get(timeout=LOOK) if wait else self._come.get_nowait()
             except queue.Empty:
                 if not self._give_up() and not wait:
                     return None
                 continue
             if (found := self._posted.pop(number, None)) is not None:  # a second answer does not count
-                self.silent[found[0]] = 0 if said is not None else self.silent.get(found[0], 0) + 1
-                if isinstance(said, OversizedMessage):
+                self.silent[found[0]] = 0 if response is not None else self.silent.get(found[0], 0) + 1
+                if isinstance(response, OversizedMessage):
                     self.controller.cancel_task(found[1])
-                return number, said
+                return number, response
         return None
 
     def _give_up(self) -> bool:
@@ -157,24 +157,24 @@ class FlareCarrier:
             self._come.put((number, None))
         return bool(late)
 
-    def _task(self, data: bytes, tell: Callable[[RawMessage | None], None]) -> Task:
+    def _task(self, data: bytes, report: Callable[[RawMessage | None], None]) -> Task:
         def received(client_task: ClientTask, fl_ctx: FLContext) -> None:  # FLARE calls it with these names
             result: Shareable = client_task.result
-            said = result.get(BODY) if result.get_return_code() == ReturnCode.OK else None
-            tell(said if isinstance(said, bytes) else None)
+            response = result.get(BODY) if result.get_return_code() == ReturnCode.OK else None
+            report(response if isinstance(response, bytes) else None)
             client_task.result = None  # FLARE would keep it as long as the task
 
         def done(task: Task, fl_ctx: FLContext) -> None:
             if task.completion_status != TaskCompletionStatus.OK:
-                tell(None)
+                report(None)
 
         body = Shareable()
         body[BODY] = data
         return Task(name=TASK, data=body, timeout=max(int(self.patience), 1), result_received_cb=received, task_done_cb=done)
 
 
-def _store_reply(replies: "queue.Queue[tuple[str, RawMessage | None]]", name: str, said: RawMessage | None) -> None:
-    replies.put((name, said))
+def _store_reply(replies: "queue.Queue[tuple[str, RawMessage | None]]", name: str, response: RawMessage | None) -> None:
+    replies.put((name, response))
 
 
 SHORT_STAY = 100  # rounds: a site that is lost sooner than that is lost again for the same reason
@@ -182,7 +182,7 @@ LONGEST_WAIT = 64  # rounds at most until such a site is taken in again
 
 
 class NewcomerClock:
-    """The clock of a run's job: over after the round in which somebody waits who may come in."""
+    """The clock of a run's job: over after the round in which a site waits that may join."""
 
     def __init__(self, waiting: Callable[[], set[str]], lines: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
         """`waiting` names the sites that are there and take no part; `lines` is the run's journal."""
@@ -205,7 +205,7 @@ class NewcomerClock:
 def compute_patience(lines: Sequence[Mapping[str, Any]], site: str) -> int:
     """Rounds until a site may end the job to come in: one at first, and ever more for one whose part broke in one job after the other.
 
-    To begin a job takes seconds for everybody. A job without a round would be for nothing, and a site whose process dies in each must not
+    To begin a job takes seconds foreverybody. A job without a round would be for nothing, and a site whose process dies in each must not
     cost the others a job a round.
     """
     lost = 0
@@ -292,7 +292,7 @@ class CoterieController(Controller):
         self.server = Path(os.environ[SERVER_FOLDER])
         self.folder = self.server.parent / "runs" / run
         order, self.timeout = RunFolder(self.folder).order()
-        # A run that has begun goes on with whoever is there.
+        # A run that has begun continues with the sites that are connected.
         self.order = replace(order, minimum=1) if (self.folder / "study").exists() else order
         self.left: set[str] = set()
         self.began_with: dict[str, str] = {}  # by site, the mark of its registration
@@ -343,7 +343,7 @@ class CoterieController(Controller):
                 sites,
                 self.folder,
                 clock=newcomers,
-                tell=self.journal.fault,
+                report=self.journal.fault,
                 watchers=[self.journal],
                 roster=read_roster(self.server.parent),
                 schema_file=self.server.parent / SCHEMA_FILE,
@@ -363,7 +363,7 @@ class CoterieController(Controller):
             raise
 
     def gone(self) -> set[str]:
-        """Sites whose part of this job is over: FLARE saw them leave, they were started anew, or the operator removed them, of which FLARE
+        """Sites whose part of this job is over: FLARE saw them leave, they were restarted, or the operator removed them, of which FLARE
         says nothing to the job."""
         now = read_registrations(self.server)
         return self.left | self.removed() | {site for site, mark in self.began_with.items() if now.get(site, mark) != mark}

@@ -51,11 +51,11 @@ class CoterieExecutor(Executor):
         data = shareable.get(BODY)
         if not isinstance(data, bytes):
             return make_reply(ReturnCode.BAD_TASK_DATA)
-        said = self._answer(data, abort_signal)
-        if said is None:
+        response = self._answer(data, abort_signal)
+        if response is None:
             return make_reply(ReturnCode.TASK_ABORTED if abort_signal.triggered else ReturnCode.EXECUTION_EXCEPTION)
         reply = Shareable()
-        reply[BODY] = said
+        reply[BODY] = response
         return reply
 
     def _answer(self, data: bytes, abort: Signal) -> bytes | None:
@@ -65,10 +65,10 @@ class CoterieExecutor(Executor):
                 return None
             if not self._there() and self.hello is not None and not is_kind(data, Hello) and self._ask(self.hello, abort) is None:
                 continue
-            said = self._ask(data, abort)
-            if said is not None:
+            response = self._ask(data, abort)
+            if response is not None:
                 self.hello = data if is_kind(data, Hello) else self.hello
-                return said
+                return response
         return None
 
     def _there(self) -> bool:

@@ -43,10 +43,10 @@ SITE_RIGHTS = {ROLE: {"submit_job": "any"}}
 def write_site_files(kit: Path) -> None:
     """Configure FLARE in a site's kit: where the server is comes from its kit.json, all else from here."""
     _check_files(kit)
-    told = read_json_object(kit / "kit.json", site=str, server=str)
-    server = {"name": "coterie", "service": {"target": told["server"], "scheme": "grpc"}, "identity": PROJECT_SERVER}
+    details = read_json_object(kit / "kit.json", site=str, server=str)
+    server = {"name": "coterie", "service": {"target": details["server"], "scheme": "grpc"}, "identity": PROJECT_SERVER}
     client: dict[str, Any] = {"ssl_private_key": "client.key", "ssl_cert": "client.crt", "ssl_root_cert": "rootCA.pem"}
-    client |= {"fqsn": told["site"], "is_leaf": True, "connection_security": "mtls"}
+    client |= {"fqsn": details["site"], "is_leaf": True, "connection_security": "mtls"}
     components = [
         _make_component("resource_manager", "nvflare.app_common.resource_managers.gpu_resource_manager.GPUResourceManager", _NO_GPU),
         _make_component("resource_consumer", "nvflare.app_common.resource_consumers.gpu_resource_consumer.GPUResourceConsumer"),

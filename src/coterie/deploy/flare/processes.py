@@ -125,7 +125,7 @@ class ProcessLock:
         for process in found:
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 for one in (*process.children(recursive=True), process):
-                    one.kill()  # by number and time of start: never somebody else's
+                    one.kill()  # by number and time of start: never another process
         psutil.wait_procs(found, timeout=5)
 
     def _read_holder(self) -> LockHolder | None:
@@ -157,7 +157,7 @@ def _is_orphan(process: Any) -> bool:
 
 HEARTBEAT = 4  # seconds
 LOG_FILE = "flare.log"
-OWNER_ALONE = 0o077  # the umask of all that FLARE's processes write: nobody else may read it
+OWNER_ALONE = 0o077  # the umask of all that FLARE's processes write: no other user may read it
 
 
 def start_server(federation: FederationFolder, locks: Sequence[int] = ()) -> "subprocess.Popen[bytes]":
@@ -176,19 +176,21 @@ def start_site(kit: Path, site: str, locks: Sequence[int] = ()) -> "subprocess.P
     """A site's client, which ends with this process and inherits these `locks` (file descriptors)."""
     check_flare_version()
     write_site_files(kit)
-    said = [f"uid={site}", f"heart_beat_interval={HEARTBEAT}"]
-    return _start_process(kit, "nvflare.private.fed.app.client.client_train", "fed_client.json", said, {KIT: str(kit.absolute())}, locks)
+    response = [f"uid={site}", f"heart_beat_interval={HEARTBEAT}"]
+    return _start_process(
+        kit, "nvflare.private.fed.app.client.client_train", "fed_client.json", response, {KIT: str(kit.absolute())}, locks
+    )
 
 
 def _start_process(
-    workspace: Path, module: str, config: str, said: list[str], more: dict[str, str], locks: Sequence[int]
+    workspace: Path, module: str, config: str, response: list[str], more: dict[str, str], locks: Sequence[int]
 ) -> "subprocess.Popen[bytes]":
     workspace = workspace.absolute()
     (workspace / "transfer").mkdir(exist_ok=True, mode=0o700)
     words = [*child_command([sys.executable, "-u"], module), "-m", str(workspace), "-s", config]
-    words += ["--set", "secure_train=true", f"org={ORGANISATION}", "config_folder=config", *said]
+    words += ["--set", "secure_train=true", f"org={ORGANISATION}", "config_folder=config", *response]
     paths = os.pathsep.join(path for path in (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")) if path)
-    safe = {"PYTHONSAFEPATH": "1"}  # a kit is made by somebody else: no module that lies in it may stand in for an installed one
+    safe = {"PYTHONSAFEPATH": "1"}  # a kit is made by others: no module that lies in it may stand in for an installed one
     quiet = {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "4", "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "8"}
     with open(workspace / LOG_FILE, "ab", opener=_open_private) as log:
         return subprocess.Popen(
@@ -227,7 +229,7 @@ def stop_process(process: "subprocess.Popen[bytes]", patience: float = 10.0) -> 
         os.killpg(process.pid, signal.SIGKILL)
     for child in started:
         with suppress(psutil.NoSuchProcess):
-            child.kill()  # by number and time of start: never somebody else's
+            child.kill()  # by number and time of start: never another process
     process.poll()
 
 
@@ -245,7 +247,7 @@ def read_log_tail(workspace: Path, lines: int = 5) -> str:
 
 
 def check_port(host: str, port: int) -> None:
-    """That nobody listens there."""
+    """Check that no process listens there."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # lines of a server that was killed linger, and do no harm
         try:
@@ -342,9 +344,9 @@ def run_sites(
                 settings[site].write(kit)
             processes.append(start_site(kit, site, [locks[site].handle]))
         for (site, kit), process in zip(kits.items(), processes, strict=True):
-            said = _wait_for_outcome(kit / LOG_FILE, begins[site], process, patience)
-            if REGISTERED not in said:
-                raise UserError(explain_refusal(said, site, server, patience))
+            response = _wait_for_outcome(kit / LOG_FILE, begins[site], process, patience)
+            if REGISTERED not in response:
+                raise UserError(explain_refusal(response, site, server, patience))
         yield processes
 
 
@@ -352,17 +354,17 @@ def _wait_for_outcome(log: Path, begin: int, process: "subprocess.Popen[bytes]",
     """What a client has written once its fate is known, or its time is over."""
 
     def decided() -> bool:
-        said = read_log_since(log, begin)
-        return process.poll() is not None or REGISTERED in said or any(words in said for words, _ in LOG_MESSAGES)
+        response = read_log_since(log, begin)
+        return process.poll() is not None or REGISTERED in response or any(words in response for words, _ in LOG_MESSAGES)
 
     wait_until(decided, patience)
     return read_log_since(log, begin)
 
 
-def explain_refusal(said: str, site: str, server: str, patience: float) -> str:
+def explain_refusal(response: str, site: str, server: str, patience: float) -> str:
     """Why a site was not taken in, from what its client wrote."""
     for words, sentence in LOG_MESSAGES:
-        if words in said:
+        if words in response:
             return sentence.format(site=site, server=server)
     return (
         f"The server at {server} did not take {site} in within {patience:.0f} s: is 'coterie serve' running there, "

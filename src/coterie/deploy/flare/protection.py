@@ -151,40 +151,40 @@ class Guard:
             raise ValueError(f"{name!r} is no cell of a federation")
         self.name, self.own, self.operator, self.removed = name, own, operator, removed
 
-    def refusal(self, letter: MessageInfo, waits: Callable[[object], bool]) -> str | None:
+    def refusal(self, info: MessageInfo, waits: Callable[[object], bool]) -> str | None:
         """Why a message is refused; None where it is accepted. `waits` says whether a reply to a number is waited for."""
-        if letter.link == "self":
+        if info.link == "self":
             return None
-        peer, origin, destination = (Party.of(name) for name in (letter.peer, letter.origin, letter.destination))
+        peer, origin, destination = (Party.of(name) for name in (info.peer, info.origin, info.destination))
         if peer is None or origin is None or destination is None:
             return "a name that no process of a federation has"
-        if any(letter.headers.get(key) for key in (MessageHeaderKey.CONN_URL, MessageHeaderKey.SECURE, MessageHeaderKey.ENCRYPTED)):
+        if any(info.headers.get(key) for key in (MessageHeaderKey.CONN_URL, MessageHeaderKey.SECURE, MessageHeaderKey.ENCRYPTED)):
             return "a connection beside the server, or an encryption, that no run uses"
-        if not self._proved(letter, peer):
+        if not self._proved(info, peer):
             return "not the process that its connection proves"
-        if not self._speaks_for(peer, origin, letter):
+        if not self._speaks_for(peer, origin, info):
             return "an origin that is not its own"
-        if self.own.role == SERVER and peer.site and letter.subject not in WHEN_REVOKED and peer.site in self.removed():
+        if self.own.role == SERVER and peer.site and info.subject not in WHEN_REVOKED and peer.site in self.removed():
             return "a removed site"
-        if letter.destination != self.name and not self._passes_on(origin, destination):
+        if info.destination != self.name and not self._passes_on(origin, destination):
             return "not for this process"
-        if letter.kind != MessageType.REQ:
-            return None if letter.destination == self.name and waits(letter.number) else "a reply that nobody waits for"
-        return None if self._is_needed(letter, origin, destination) else "no message that a run needs"
+        if info.kind != MessageType.REQ:
+            return None if info.destination == self.name and waits(info.number) else "a reply that is not expected"
+        return None if self._is_needed(info, origin, destination) else "no message that a run needs"
 
-    def _proved(self, letter: MessageInfo, peer: Party) -> bool:
+    def _proved(self, info: MessageInfo, peer: Party) -> bool:
         """Whether the other end of the connection may be there."""
-        if letter.link == "private":  # a process and its jobs
+        if info.link == "private":  # a process and its jobs
             return {peer.role, self.own.role} in ({SERVER, SERVER_JOB}, {SITE, SITE_JOB}) and peer.site == self.own.site
         if self.own.role != SERVER:
-            return letter.peer == SERVER  # whose certificate the connection has checked
+            return info.peer == SERVER  # whose certificate the connection has checked
         if peer.role == ADMIN_ROLE:
-            return letter.common_name == self.operator
-        return peer.role in (SITE, SITE_JOB) and letter.common_name == peer.site and letter.client_name in (None, peer.site)
+            return info.common_name == self.operator
+        return peer.role in (SITE, SITE_JOB) and info.common_name == peer.site and info.client_name in (None, peer.site)
 
-    def _speaks_for(self, peer: Party, origin: Party, letter: MessageInfo) -> bool:
+    def _speaks_for(self, peer: Party, origin: Party, info: MessageInfo) -> bool:
         """Whether what comes from the peer may have been sent by the origin."""
-        if letter.origin == letter.peer:
+        if info.origin == info.peer:
             return True
         if self.own.role == SERVER:
             return peer.role == SITE and origin.role == SITE_JOB and origin.site == peer.site
@@ -203,15 +203,15 @@ class Guard:
         roles = {origin.role, destination.role} == {SERVER_JOB, SITE_JOB} and origin.job == destination.job
         return roles and not self.own.is_job and (self.own.role == SERVER or self.own.site in (origin.site, destination.site))
 
-    def _is_needed(self, letter: MessageInfo, origin: Party, destination: Party) -> bool:
+    def _is_needed(self, info: MessageInfo, origin: Party, destination: Party) -> bool:
         ends = (destination.role, origin.role)
-        if (letter.channel, letter.topic) == (STREAM_CHANNEL, STREAM_ACK_TOPIC):
-            # The server's job ends a stream that is too large; nobody else ends another's.
-            ended = letter.headers.get(StreamHeaderKey.DATA_TYPE) == StreamDataType.ERROR
+        if (info.channel, info.topic) == (STREAM_CHANNEL, STREAM_ACK_TOPIC):
+            # The server's job ends a stream that is too large; no other process ends another's.
+            ended = info.headers.get(StreamHeaderKey.DATA_TYPE) == StreamDataType.ERROR
             return ends in STREAMS and (not ended or ends == (SITE_JOB, SERVER_JOB))
-        if letter.channel == STREAM_CHANNEL and (letter.topic != STREAM_DATA_TOPIC or ends not in STREAMS):
+        if info.channel == STREAM_CHANNEL and (info.topic != STREAM_DATA_TOPIC or ends not in STREAMS):
             return False
-        return letter.subject in REQUESTS.get(ends, frozenset())
+        return info.subject in REQUESTS.get(ends, frozenset())
 
     def order_refusal(self, order: object, origin: object) -> str | None:
         """Why a site does not do what the server or its own job asks of it."""
@@ -227,7 +227,7 @@ class Guard:
 
 
 class RefusalLog:
-    """What was refused, in FLARE's log and audit log: each kind at its 1st, 2nd, 4th, 8th, ... time, so that nobody can fill a disk."""
+    """What was refused, in FLARE's log and audit log: each kind at its 1st, 2nd, 4th, 8th, ... time, so that no sender can fill a disk."""
 
     MOST = 10_000  # kinds
 
@@ -236,17 +236,17 @@ class RefusalLog:
 
     def note(self, reason: str, **fields: object) -> None:
         """Write a refusal down."""
-        told = {name: str(value)[:LONGEST_NOTE] for name, value in fields.items()}
-        kind = (reason, *told.values())
+        details = {name: str(value)[:LONGEST_NOTE] for name, value in fields.items()}
+        kind = (reason, *details.values())
         with self.lock:
             if kind not in self.counts and len(self.counts) >= self.MOST:
                 return
             self.counts[kind] += 1
             count = self.counts[kind]
         if count & (count - 1) == 0:
-            text = f"{reason}: " + ", ".join(f"{name} {value!r}" for name, value in told.items()) + f" ({count})"
+            text = f"{reason}: " + ", ".join(f"{name} {value!r}" for name, value in details.items()) + f" ({count})"
             log.warning("refused %s", text)
-            AuditService.add_event(user=told.get("peer", ""), action="coterie.refused", msg=text)
+            AuditService.add_event(user=details.get("peer", ""), action="coterie.refused", msg=text)
 
 
 def install_guard(operator: str, removed: Callable[[], frozenset[str]]) -> None:
@@ -260,12 +260,12 @@ def install_guard(operator: str, removed: Callable[[], frozenset[str]]) -> None:
         self.add_incoming_request_filter(CellChannel.CLIENT_MAIN, "*", lambda message: _check_order(self, message, refusals))
 
     def process_message(self: Any, endpoint: Any, connection: Any, app_id: int, message: Any) -> None:
-        letter = MessageInfo(_get_link(connection), endpoint.name, _get_common_name(connection), message.headers or {})
-        reason = self.coterie_guard.refusal(letter, lambda number: _is_expected(self, number))
+        info = MessageInfo(_get_link(connection), endpoint.name, _get_common_name(connection), message.headers or {})
+        reason = self.coterie_guard.refusal(info, lambda number: _is_expected(self, number))
         if reason is None:
             received(self, endpoint, connection, app_id, message)
             return
-        fields = {"peer": letter.peer, "origin": letter.origin, "destination": letter.destination, "about": letter.subject}
+        fields = {"peer": info.peer, "origin": info.origin, "destination": info.destination, "about": info.subject}
         refusals.note(reason, **fields)
         if reason == "a removed site":
             connection.close()
@@ -375,8 +375,8 @@ def _limit_operator() -> None:
             entry = conn.get_prop(ConnProps.CMD_ENTRY, None)
             if entry is not None and entry.name in COMMANDS:
                 return bool(super().pre_command(conn, args))
-            told = str(conn.command)[:LONGEST_NOTE]
-            AuditService.add_event(user=conn.get_prop(ConnProps.USER_NAME, "?"), action="coterie.refused", msg=told)
+            details = str(conn.command)[:LONGEST_NOTE]
+            AuditService.add_event(user=conn.get_prop(ConnProps.USER_NAME, "?"), action="coterie.refused", msg=details)
             conn.append_error("Coterie does not use this command", meta=make_meta(MetaStatusValue.NOT_AUTHORIZED, "not used"))
             return False
 

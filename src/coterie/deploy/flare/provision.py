@@ -102,7 +102,7 @@ def sign_request(federation: FederationFolder, site: str, asked: Path) -> Federa
         raise UserError(f"{asked} is no signing request that can be read ({error}).") from error
     named = [attribute.value for attribute in found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if not found.is_signature_valid or named != [site]:
-        raise UserError(f"{asked} asks for {', '.join(map(str, named)) or 'nobody'}, not for the site {site!r}.")
+        raise UserError(f"{asked} asks for {', '.join(map(str, named)) or 'no site'}, not for the site {site!r}.")
     return add_site(federation, site, found.public_key())
 
 

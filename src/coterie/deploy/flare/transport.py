@@ -118,8 +118,8 @@ class _Server(ThreadingUnixStreamServer):
         """The folder keeps others out; this does so once more where the system tells who connects."""
         if not hasattr(socket, "SO_PEERCRED"):
             return True
-        told = request.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        return bool(struct.unpack("3i", told)[1] == os.getuid())
+        details = request.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return bool(struct.unpack("3i", details)[1] == os.getuid())
 
 
 class _Handler(BaseRequestHandler):

@@ -47,7 +47,7 @@ class _PendingBatch:
     """A parcel that has not been answered."""
 
     site: str
-    parcel: AskBatch
+    batch: AskBatch
     lanes: tuple[tuple[int, int, tuple[int, ...]], ...]  # of each of its asks the lane, the round and the clients
 
 
@@ -55,7 +55,7 @@ class _PendingBatch:
 class _ClientReply:
     client: int
     round_: int
-    said: dict[str, Array] | RefusedReply
+    response: dict[str, Array] | RefusedReply
 
 
 class PendingBatches:
@@ -84,10 +84,10 @@ class PendingBatches:
         """Sites at work, after a look at what has come in the meantime."""
         while self.posted and (come := self.carrier.collect(wait=False)) is not None:
             self._open(*come)
-        return {letter.site for letter in self.posted.values()}
+        return {info.site for info in self.posted.values()}
 
     def answers(self, asks: Sequence[AsyncAsk]) -> list[AsyncReplies]:
-        """Ask as there is room, and wait until every lane has as many answers as it wants, or nobody is left to wait for."""
+        """Ask as there is room, and wait until every lane has as many answers as it wants, or no site is left to wait for."""
         queues = [get_clients(stamped.ask).tolist() for stamped in asks]
         asked: list[list[int]] = [[] for _ in asks]
         self._ask(asks, queues, asked, attended=False)
@@ -126,32 +126,32 @@ class PendingBatches:
         return len(self.inbox[stamped.lane]) >= stamped.wanted or not self.at_work[stamped.lane]
 
     def _post(self, asks: Sequence[AsyncAsk], now: Sequence[Sequence[int]]) -> None:
-        """One letter for each site, whatever the number of lanes and clients in it."""
+        """One batch for each site, whatever the number of lanes and clients in it."""
         plain = [StampedAsk(s.ask, s.seed, s.round_, s.draw) for s in asks]
         for site in dict.fromkeys(self.site_of[client] for clients in now for client in clients):
             rows = [_find_rows(stamped, [c for c in own if self.site_of[c] == site]) for stamped, own in zip(asks, now, strict=True)]
             concerned = [i for i, own in enumerate(rows) if len(own)]
             number = secrets.token_hex(16)
-            parcel = make_batch([plain[i] for i in concerned], self.ids, [rows[i] for i in concerned], self.run, number, self.order)
+            batch = make_batch([plain[i] for i in concerned], self.ids, [rows[i] for i in concerned], self.run, number, self.order)
             lanes = tuple((asks[i].lane, asks[i].round_, tuple(get_clients(asks[i].ask)[rows[i]].tolist())) for i in concerned)
-            self.posted[number] = _PendingBatch(site, parcel, lanes)
-            self.limit(site, parcel)
-            self.carrier.post(number, site, to_message(parcel))
+            self.posted[number] = _PendingBatch(site, batch, lanes)
+            self.limit(site, batch)
+            self.carrier.post(number, site, to_message(batch))
 
     def _open(self, number: str, data: RawMessage | None) -> None:
         """Put what a site says, or that it says nothing, where the lanes find it."""
-        letter = self.posted.pop(number, None)
-        if letter is None:
+        info = self.posted.pop(number, None)
+        if info is None:
             return
-        rows: list[ReplyRows] = [{} for _ in letter.lanes]
-        refused: list[dict[int, RefusedReply]] = [{} for _ in letter.lanes]
+        rows: list[ReplyRows] = [{} for _ in info.lanes]
+        refused: list[dict[int, RefusedReply]] = [{} for _ in info.lanes]
         if data is not None:
-            self.read(letter.site, data, (letter.parcel, list(range(len(letter.lanes)))), rows, refused)
-        for (lane, round_, clients), own, faults in zip(letter.lanes, rows, refused, strict=True):
-            said: Mapping[int, dict[str, Array] | RefusedReply] = {**own, **faults}
+            self.read(info.site, data, (info.batch, list(range(len(info.lanes)))), rows, refused)
+        for (lane, round_, clients), own, faults in zip(info.lanes, rows, refused, strict=True):
+            response: Mapping[int, dict[str, Array] | RefusedReply] = {**own, **faults}
             self.at_work[lane] -= set(clients)
-            self.silent[lane] += [client for client in clients if client not in said]
-            self.inbox[lane] += [_ClientReply(client, round_, said[client]) for client in clients if client in said]
+            self.silent[lane] += [client for client in clients if client not in response]
+            self.inbox[lane] += [_ClientReply(client, round_, response[client]) for client in clients if client in response]
 
     def _taken(self, stamped: AsyncAsk, asked: Sequence[int]) -> AsyncReplies:
         """As many answers as the lane wants, and who will not answer: they are the lane's from now on."""
@@ -161,8 +161,8 @@ class PendingBatches:
         answers = []
         for round_ in sorted({answer.round_ for answer in taken}):
             own = [answer for answer in taken if answer.round_ == round_]
-            reply = assemble(stamped.ask, {a.client: a.said for a in own if not isinstance(a.said, RefusedReply)})
-            reply.refused.update({a.client: a.said for a in own if isinstance(a.said, RefusedReply)})
+            reply = assemble(stamped.ask, {a.client: a.response for a in own if not isinstance(a.response, RefusedReply)})
+            reply.refused.update({a.client: a.response for a in own if isinstance(a.response, RefusedReply)})
             answers.append((round_, reply))
         return AsyncReplies(np.array(asked, dtype=np.int64), tuple(answers), np.array(sorted(silent), dtype=np.int64))
 
@@ -174,7 +174,7 @@ def _find_rows(stamped: AsyncAsk, clients: Sequence[int]) -> Ids:
 class Carrier(Protocol):
     """Takes bytes to sites and brings back what they say."""
 
-    def exchange(self, parcels: Mapping[str, bytes]) -> Mapping[str, RawMessage]:
+    def exchange(self, batches: Mapping[str, bytes]) -> Mapping[str, RawMessage]:
         """By site, the answers that came in time; who is silent is missing."""
 
 
@@ -215,13 +215,13 @@ class FederatedEngine(Engine):
         order: str = "",
     ) -> None:
         """`sites` says at which site each client is, `ids` are the clients in the order of the roster. In asynchronous rounds sites at work
-        are asked nothing else before the `last` round, in which everybody is waited for. Replies are held against what `members` say of
+        are asked nothing else before the `last` round, in which all sites are waited for. Replies are held against what `members` say of
         themselves; sample counts only where they are to be checked. `order` is the hash that every message carries."""
         self.order = order
         self.carrier, self.ids, self.run_id, self.limit, self.last = carrier, tuple(ids), run, limit, last
         self.site_of = np.array([sites[name] for name in ids], dtype=object)
         self._number = {name: i for i, name in enumerate(ids)}
-        self._letters: PendingBatches | None = None
+        self._pending: PendingBatches | None = None
         self._classes, self._sizes, self._tests = None, None, None
         if members is not None:
             self._classes = len(members.classes)
@@ -231,37 +231,37 @@ class FederatedEngine(Engine):
     def run(self, asks: Sequence[StampedAsk]) -> list[Any]:
         later = [stamped for stamped in asks if isinstance(stamped, AsyncAsk)]
         if later:  # trainings of all lanes are asked for together
-            come = iter(self.letters.answers(later))
+            come = iter(self.pending.answers(later))
             rest = iter(self.run([stamped for stamped in asks if not isinstance(stamped, AsyncAsk)]))
             return [next(come if isinstance(stamped, AsyncAsk) else rest) for stamped in asks]
         number = secrets.token_hex(16)
-        parcels = self._parcels(asks, number)
-        if self._letters is not None and all(self.last is None or stamped.round_ < self.last for stamped in asks):
-            busy = self._letters.busy
-            parcels = {site: parcel for site, parcel in parcels.items() if site not in busy}
-        sent = {site: to_message(parcel) for site, (parcel, _) in parcels.items()}
-        limit_answers(self.carrier, {site: self._most_bytes(parcel) for site, (parcel, _) in parcels.items()})
+        batches = self._make_batches(asks, number)
+        if self._pending is not None and all(self.last is None or stamped.round_ < self.last for stamped in asks):
+            busy = self._pending.busy
+            batches = {site: batch for site, batch in batches.items() if site not in busy}
+        sent = {site: to_message(batch) for site, (batch, _) in batches.items()}
+        limit_answers(self.carrier, {site: self._most_bytes(batch) for site, (batch, _) in batches.items()})
         answers: list[ReplyRows] = [{} for _ in asks]
         refused: list[dict[int, RefusedReply]] = [{} for _ in asks]
         for site, data in self.carrier.exchange(sent).items() if sent else ():
-            if site in parcels:
-                self._read(site, data, parcels[site], answers, refused)
+            if site in batches:
+                self._read(site, data, batches[site], answers, refused)
         return [_assemble_reply(stamped, rows, faults) for stamped, rows, faults in zip(asks, answers, refused, strict=True)]
 
     @property
-    def letters(self) -> PendingBatches:
-        """What is on its way in asynchronous rounds."""
-        if self._letters is None:
+    def pending(self) -> PendingBatches:
+        """Batches that are pending in asynchronous rounds."""
+        if self._pending is None:
             carrier = cast(PostingCarrier, self.carrier)
-            self._letters = PendingBatches(carrier, self.ids, self.site_of, self.run_id, self._read, self._limit, self.order)
-        return self._letters
+            self._pending = PendingBatches(carrier, self.ids, self.site_of, self.run_id, self._read, self._limit, self.order)
+        return self._pending
 
-    def _limit(self, site: str, parcel: AskBatch) -> None:
-        limit_answers(self.carrier, {site: self._most_bytes(parcel)})
+    def _limit(self, site: str, batch: AskBatch) -> None:
+        limit_answers(self.carrier, {site: self._most_bytes(batch)})
 
-    def _most_bytes(self, parcel: AskBatch) -> int:
+    def _most_bytes(self, batch: AskBatch) -> int:
         """The most that the answer to a parcel can weigh."""
-        most = compute_max_bytes(parcel, self._classes)
+        most = compute_max_bytes(batch, self._classes)
         return self.limit if most is None else min(most, self.limit)
 
     def _known(self, numbers: Sequence[int]) -> ClientFacts | None:
@@ -270,7 +270,7 @@ class FederatedEngine(Engine):
             return None
         return ClientFacts(self._classes, self._tests[numbers], None if self._sizes is None else self._sizes[numbers])
 
-    def _parcels(self, asks: Sequence[StampedAsk], number: str) -> dict[str, tuple[AskBatch, list[int]]]:
+    def _make_batches(self, asks: Sequence[StampedAsk], number: str) -> dict[str, tuple[AskBatch, list[int]]]:
         """By site, its parcel and which of the asks are in it."""
         owners = [self.site_of[get_clients(stamped.ask)] for stamped in asks]
         found: dict[str, tuple[AskBatch, list[int]]] = {}
@@ -289,20 +289,20 @@ class FederatedEngine(Engine):
         refused: list[dict[int, RefusedReply]],
     ) -> None:
         """Take over what a site says; what cannot be right is refused for all its clients, and costs no other site anything."""
-        parcel, concerned = sent
-        numbers = [self._number[name] for name in parcel.ids]
+        batch, concerned = sent
+        numbers = [self._number[name] for name in batch.ids]
 
         def refuse(ask: int, stamped: StampedAsk, why: Refusal, detail: object) -> None:
             refused[ask] |= {numbers[c]: RefusedReply(why, f"{site}: {clean_text(detail)}") for c in get_clients(stamped.ask)}
 
         try:
-            said = read_answers(data, parcel, self._most_bytes(parcel))
+            response = read_answers(data, batch, self._most_bytes(batch))
         except MessageError as error:
-            for i, stamped in zip(concerned, parcel.asks, strict=True):
+            for i, stamped in zip(concerned, batch.asks, strict=True):
                 refuse(i, stamped, _describe_error(error), error)
             return
         known = self._known(numbers)
-        for i, stamped, own in zip(concerned, parcel.asks, said.answers, strict=True):
+        for i, stamped, own in zip(concerned, batch.asks, response.answers, strict=True):
             if isinstance(own, Denial):
                 denied = check_denial(own)
                 refuse(i, stamped, Refusal.FAILED if denied.cause == "failure" else Refusal.DENIED, denied.reason)

@@ -116,8 +116,8 @@ def read_roster(folder: Path) -> dict[str, Claim]:
             ids = own.get("ids")
             found[site] = Claim(own.get("clients"), own.get("samples"), None if ids is None else tuple(ids))
         except (AttributeError, TypeError, UserError) as error:
-            told = f"{path} says nothing that can be used for the site {site!r}"
-            raise UserError(f"{told}: set it again with 'coterie federation roster'.") from error
+            details = f"{path} has nothing that can be used for the site {site!r}"
+            raise UserError(f"{details}: set it again with 'coterie federation roster'.") from error
     return found
 
 
@@ -152,7 +152,7 @@ class Presence:
     written: float  # seconds since 1970; 0 where no server ever wrote
     sites: Mapping[str, float]  # by connected site, when it was last heard of
     process: int = 0  # the server's
-    marks: Mapping[str, str] = field(default_factory=dict)  # by connected site, what tells its registration from the next one
+    marks: Mapping[str, str] = field(default_factory=dict)  # by connected site, what distinguishes its registration from the next one
 
     @property
     def alive(self) -> bool:
@@ -175,7 +175,7 @@ def read_presence(server: Path) -> Presence:
 
 
 def require_server(folder: Path, server: Path) -> None:
-    """Refuse to order something that nobody would begin."""
+    """Refuse to order something that no server would start."""
     if not read_presence(server).alive:
         raise UserError(f"No server runs for {folder}: start it on this machine with 'coterie serve {folder}'.")
 
@@ -186,7 +186,7 @@ def list_connected_sites(server: Path) -> set[str]:
 
 
 def read_registrations(server: Path) -> dict[str, str]:
-    """The same, each with the mark of its registration: a site that was started anew has another one."""
+    """The same, each with the mark of its registration: a site that was restarted has another one."""
     return dict(read_presence(server).marks)
 
 

@@ -30,7 +30,7 @@ class Member:
     id: str
     site: str
     train: int
-    actual: tuple[int, ...]  # test samples by class; zeros where the site does not tell
+    actual: tuple[int, ...]  # test samples by class; zeros where the site does not disclose them
 
 
 @dataclass(frozen=True)
@@ -122,23 +122,23 @@ def choose_schema(texts: Sequence[str], stored: str = "") -> str:
     Returns:
         The schema, or an empty text where most sites have no named columns.
     """
-    told = [Schema() if not text else read_schema(text) for text in texts]
+    details = [Schema() if not text else read_schema(text) for text in texts]
     kinds: dict[Any, tuple[Schema, int]] = {}  # schemas that differ by more than an order are looked at once
-    for schema in told:
+    for schema in details:
         first, count = kinds.get(_sort_columns(schema), (schema, 0))
         kinds[_sort_columns(schema)] = first, count + 1
 
     def count_fitting(candidate: Schema) -> int:
         return sum(count for schema, count in kinds.values() if _is_compatible(schema, candidate))
 
-    if stored and 2 * count_fitting(read_schema(stored)) >= len(told):
+    if stored and 2 * count_fitting(read_schema(stored)) >= len(details):
         return stored
-    names = Counter(frozenset(column.name for column in schema.columns) for schema in told)
+    names = Counter(frozenset(column.name for column in schema.columns) for schema in details)
     usual = names.most_common(1)[0][0] if names else frozenset()
     if not usual:
         return ""
     own = [schema for schema, _ in kinds.values() if {column.name for column in schema.columns} == usual]
-    common = _merge_schemas([schema for schema in told if {column.name for column in schema.columns} == usual])
+    common = _merge_schemas([schema for schema in details if {column.name for column in schema.columns} == usual])
     return max([*own, *([common] if common.classes else [])], key=count_fitting).to_json()
 
 
@@ -181,7 +181,7 @@ def describe_thin_sites(members: Members, cards: Mapping[str, SiteCard]) -> list
     sentences = []
     tiny = [f"{member.id} ({member.train})" for member in members.members if 1 < member.train < TINY]
     if tiny:
-        sentences.append(f"Fewer than {TINY} training samples: {_join_names(tiny)}. Their own scores say little.")
+        sentences.append(f"Fewer than {TINY} training samples: {_join_names(tiny)}. Their own scores are uncertain.")
     own = {site: read_schema(card.schema).classes for site, card in cards.items() if card.schema and site in members.here}
     lacking = [
         f"{clean_text(name)} at {_join_names(sites)}"
@@ -199,10 +199,10 @@ def _join_names(names: Sequence[str], between: str = ", ") -> str:
 def admit_sites(
     cards: Mapping[str, SiteCard], order: Sequence[str], before: Members | None = None, roster: Mapping[str, Claim] | None = None
 ) -> tuple[Members | None, dict[str, str]]:
-    """The members from what sites told, those of `before` in their places, and why sites take no part. None where no site is left.
+    """The members from the sites' cards, those of `before` in their places, and why sites take no part. None where no site is left.
 
     Args:
-        cards: By site, what it told; each checked by itself.
+        cards: By site, its card; each checked by itself.
         order: The sites as the federation lists them.
         before: The members of an earlier job of the run: what they said then counts.
         roster: By site, what the operator lets it claim. A site that is not listed may claim what it first said in the run.
@@ -265,9 +265,9 @@ def _find_excess_claim(card: SiteCard, site: str, before: Members | None, roster
     way = f"the operator may change it with 'coterie federation roster FED {site}'"
     if most.ids is not None and (strange := [name for name in card.ids if name not in set(most.ids)]):
         return f"it has a client {clean_text(strange[0])!r} that the operator's roster does not list: {way}"
-    for what, said, limit in (("clients", len(card.ids), most.clients), ("training samples", int(card.sizes.sum()), most.samples)):
-        if limit is not None and said > limit:
-            return f"it says it has {said:,} {what}, and {whose} {limit:,}: {way}"
+    for what, response, limit in (("clients", len(card.ids), most.clients), ("training samples", int(card.sizes.sum()), most.samples)):
+        if limit is not None and response > limit:
+            return f"it claims {response:,} {what}, and {whose} {limit:,}: {way}"
     return ""
 
 

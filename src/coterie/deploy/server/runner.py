@@ -71,17 +71,17 @@ def write_inspection(order: InspectOrder, members: Members, carrier: Carrier, ru
     write_json(folder / "inspection.json", found.as_json())
     (folder / "inspection.html").write_text(render_inspection(found), encoding="utf-8")
     advised = recommend(found, str(folder.parent.parent))
-    told = {
+    details = {
         "recommended": None if advised is None else asdict(advised),
         "clients": len(found.ids),
         "left_out": list(found.left_out),
         "answers": [asdict(one) for one in write_answers(found)],
     }
-    (folder / ANSWERS_FILE).write_text(json.dumps(told | {"denied": engine.denials}), encoding="utf-8")
+    (folder / ANSWERS_FILE).write_text(json.dumps(details | {"denied": engine.denials}), encoding="utf-8")
 
 
 class _DenialRecorder(FederatedEngine):
-    """Keeps what sites refuse, to be told why an inspection has too little to go by."""
+    """Keeps what sites refuse, to report why an inspection has too little to go by."""
 
     def __init__(self, carrier: Carrier, members: Members, run: str, order: str) -> None:
         super().__init__(carrier, members.sites, [member.id for member in members.members], run, members=members, order=order)
@@ -89,15 +89,15 @@ class _DenialRecorder(FederatedEngine):
 
     def run(self, asks: Sequence[StampedAsk]) -> list[Any]:
         replies = super().run(asks)
-        told = {refused.detail for reply in replies for refused in reply.refused.values() if refused.why is Refusal.DENIED}
-        self.denials += sorted(told - set(self.denials))
+        details = {refused.detail for reply in replies for refused in reply.refused.values() if refused.why is Refusal.DENIED}
+        self.denials += sorted(details - set(self.denials))
         return replies
 
     def explained(self, fault: str) -> str:
         """What went wrong, with the policies' part in it."""
         if any("label_shares" in detail for detail in self.denials):
             return (
-                "The sites do not tell how many samples of each class they have ('label_shares' is false in their policy.toml): "
+                "The sites do not report how many samples of each class they have ('label_shares' is false in their policy.toml): "
                 "inspect with --no-labels, or ask them to allow it."
             )
         return f"{fault} {self.denials[0]}" if self.denials else fault
@@ -158,7 +158,7 @@ def run_order(
     folder: Path,
     *,
     clock: TimeLimit,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     watchers: Iterable[Callback] = (),
     roster: Mapping[str, Claim] | None = None,
     schema_file: Path | None = None,
@@ -168,7 +168,7 @@ def run_order(
     keeps the columns that the sites of its last run agreed on."""
     if order.kind == "inspect":
         wanted, terms = InspectOrder.read(order.settings), order.terms()
-        members, _ = introduce_sites(order, terms, carrier, sites, folder, tell, roster, schema_file)
+        members, _ = introduce_sites(order, terms, carrier, sites, folder, report, roster, schema_file)
         carrier = _MembersCarrier(carrier, members.here)
         write_inspection(wanted, members, carrier, order.run, folder, terms.hash)
         return True
@@ -179,7 +179,7 @@ def run_order(
     methods = tuple(build(spec, trust=spec in order.trusted) for spec in settings.methods)
     check_async_methods(settings.plan, settings.methods, methods)
     terms = order.terms(methods)
-    members, pending = introduce_sites(order, terms, carrier, sites, folder, tell, roster, schema_file)
+    members, pending = introduce_sites(order, terms, carrier, sites, folder, report, roster, schema_file)
     clock, carrier = _ApprovalClock(clock, pending), _MembersCarrier(carrier, members.here)
     problem = make_problem(members, settings.model)
     engine = FederatedEngine(
@@ -212,15 +212,15 @@ def run_order(
     return True
 
 
-def _deliver(parcels: Iterable[Mapping[str, Delivery]], carrier: Carrier, limit: int) -> set[str]:
+def _deliver(batches: Iterable[Mapping[str, Delivery]], carrier: Carrier, limit: int) -> set[str]:
     """Hand out what every site is served, method by method; the sites that did not say that they have it."""
     without: set[str] = set()
-    for by_site in parcels:
+    for by_site in batches:
         limit_answers(carrier, dict.fromkeys(by_site, min(limit, RECEIPT_BYTES)))
-        said = carrier.exchange({site: to_message(delivery) for site, delivery in by_site.items()})
+        response = carrier.exchange({site: to_message(delivery) for site, delivery in by_site.items()})
         for site, delivery in by_site.items():
             try:
-                read_receipt(said.get(site, b""), delivery, limit)
+                read_receipt(response.get(site, b""), delivery, limit)
             except MessageError:
                 without.add(site)
     return without
@@ -239,13 +239,13 @@ class PendingApprovals:
         """Ask those that have not said yes or no; whether anything has changed."""
         self._asked, before = monotonic(), set(self.sites)
         limit_answers(self.carrier, dict.fromkeys(self.sites, min(self.limit, CARD_BYTES)))
-        said = self.carrier.exchange({site: to_message(self.hello) for site in sorted(self.sites)})
+        response = self.carrier.exchange({site: to_message(self.hello) for site in sorted(self.sites)})
         for site in sorted(self.sites):
-            if site not in said:  # silent, or gone: the next job sees
+            if site not in response:  # silent, or gone: the next job sees
                 self.sites.discard(site)
                 continue
             try:
-                self.cards[site] = read_card(said[site], self.hello, self.limit)
+                self.cards[site] = read_card(response[site], self.hello, self.limit)
             except PendingError:
                 continue
             except MessageError as error:
@@ -270,8 +270,8 @@ class _MembersCarrier:
     def limit_answers(self, most: Mapping[str, int]) -> None:
         limit_answers(self.carrier, most)
 
-    def exchange(self, parcels: Mapping[str, bytes]) -> Mapping[str, RawMessage]:
-        own = {site: data for site, data in parcels.items() if site in self.sites}
+    def exchange(self, batches: Mapping[str, bytes]) -> Mapping[str, RawMessage]:
+        own = {site: data for site, data in batches.items() if site in self.sites}
         return self.carrier.exchange(own) if own else {}
 
     def post(self, number: str, site: str, data: bytes) -> None:
@@ -305,15 +305,15 @@ def introduce_sites(
     carrier: Carrier,
     sites: Sequence[str],
     folder: Path,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     roster: Mapping[str, Claim] | None = None,
     schema_file: Path | None = None,
 ) -> tuple[Members, PendingApprovals]:
     """Who is there: every site's card, after those that took part before, and the sites that have yet to approve the order.
 
     Where too few have approved it, they are asked again until enough have, or until another run has waited for long enough for its turn.
-    What stands in a site's way is told. All sites that take part have the same columns in the same order: those of the run's earlier jobs,
-    or those that `choose_schema` finds.
+    What stands in a site's way is reported. All sites that take part have the same columns in the same order: those of the run's earlier
+    jobs, or those that `choose_schema` finds.
     """
     if len(text := terms.as_text()) > LARGEST_ORDER:
         raise UserError(f"The order has {len(text):,} characters, sites take {LARGEST_ORDER:,}: order fewer seeds or methods at once.")
@@ -321,17 +321,17 @@ def introduce_sites(
     before = Members.read(path) if path.exists() else None
     schema = before.schema if before is not None else ""
     hello = Hello(PROTOCOL, order.run, secrets.token_hex(16), terms.model, get_version(), terms.hash, text, schema)
-    pending, began, told = PendingApprovals(hello, carrier, order.limit, sites), monotonic(), set[str]()
+    pending, began, details = PendingApprovals(hello, carrier, order.limit, sites), monotonic(), set[str]()
     folder.mkdir(parents=True, exist_ok=True)
     pending.ask()
     while True:
         for fault in _describe_faults(pending.faults):
-            if fault not in told:
-                told.add(fault)
-                tell(fault)
-        if pending.sites and (waiting := _describe_pending(pending)) not in told:
-            told.add(waiting)
-            tell(waiting)
+            if fault not in details:
+                details.add(fault)
+                report(fault)
+        if pending.sites and (waiting := _describe_pending(pending)) not in details:
+            details.add(waiting)
+            report(waiting)
         write_json(folder / APPROVALS_FILE, {"order": terms.hash, "pending": sorted(pending.sites)})
         if len(pending.cards) >= order.minimum or len(pending.cards) + len(pending.sites) < order.minimum:
             break
@@ -343,18 +343,18 @@ def introduce_sites(
     members, refused = admit_sites(cards, order.order, before, roster)
     refused = differing | refused
     for sentence in _describe_faults(refused):
-        tell(sentence)
+        report(sentence)
     taken = members.here if members is not None else frozenset()
     for site in sorted(taken):
         if cards[site].version != hello.version:
-            tell(f"Site {site!r} has coterie {cards[site].version}, the server {hello.version}: install the same version on both.")
+            report(f"Site {site!r} has coterie {cards[site].version}, the server {hello.version}: install the same version on both.")
     if members is None or len(taken) < max(order.minimum, 1):
         short, faults = f"{len(taken)} sites introduced themselves, {order.minimum} are needed.", _describe_faults(pending.faults | refused)
         raise UserError(f"{short} {' '.join(faults)}") if faults else TooFewSitesError(short)
     members = replace(members, schema=schema)
     if before is None:
         for sentence in describe_thin_sites(members, pending.cards):
-            tell(sentence)
+            report(sentence)
     members.write(path)
     if schema_file is not None and schema:
         write_json(schema_file, {"schema": schema})

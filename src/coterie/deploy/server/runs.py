@@ -50,9 +50,9 @@ def _parse_lines(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def _escape_values(told: Mapping[str, Any]) -> dict[str, Any]:
+def _escape_values(details: Mapping[str, Any]) -> dict[str, Any]:
     """What is told, in texts that a terminal may show: a site may have sent them. A trace keeps its lines, and is not shown."""
-    return {name: escape_text(text, LONGEST_ENTRY) if isinstance(text, str) and name != "trace" else text for name, text in told.items()}
+    return {name: escape_text(text, LONGEST_ENTRY) if isinstance(text, str) and name != "trace" else text for name, text in details.items()}
 
 
 class Journal(Callback):
@@ -67,23 +67,23 @@ class Journal(Callback):
         write_json(self.folder / STATUS_FILE, {"status": "running"})
         self.say("began", sites=sites)
 
-    def say(self, what: str, **told: Any) -> None:
+    def say(self, what: str, **details: Any) -> None:
         """Append a line, after the end of one that was cut short."""
         with (self.folder / JOURNAL_FILE).open("ab+") as lines:
             size = lines.seek(0, SEEK_END)
             lines.seek(max(size - 1, 0))
             torn = size > 0 and lines.read(1) != b"\n"
-            line = json.dumps({"time": round(time(), 3), "what": what, **_escape_values(told)})
+            line = json.dumps({"time": round(time(), 3), "what": what, **_escape_values(details)})
             lines.write((b"\n" if torn else b"") + line.encode() + b"\n")
 
     def fault(self, sentence: str) -> None:
         """What stands in the way of a site."""
         self.say("fault", sentence=sentence)
 
-    def end(self, status: str, **told: Any) -> None:
-        """How this part of the run ended: complete, again (go on with the next job), refused, failed or aborted."""
-        self.say("ended", status=status, **told)
-        write_json(self.folder / STATUS_FILE, {"status": status, **_escape_values(told)})
+    def end(self, status: str, **details: Any) -> None:
+        """How this part of the run ended: complete, again (continue with the next job), refused, failed or aborted."""
+        self.say("ended", status=status, **details)
+        write_json(self.folder / STATUS_FILE, {"status": status, **_escape_values(details)})
 
     def lines(self, after: int = 0) -> list[dict[str, Any]]:
         """The lines from this one on."""
@@ -96,11 +96,11 @@ class Journal(Callback):
         self.say("start", total=total_rounds, done=done_rounds, rounds=settings.plan.rounds)
 
     def on_round(self, lane: Lane, record: RoundRecord) -> None:
-        told: dict[str, Any] = {"method": lane.label, "seed": lane.seed, "round": record.round_, "absent": len(record.absences)}
-        told["steps"] = record.cost.steps
+        details: dict[str, Any] = {"method": lane.label, "seed": lane.seed, "round": record.round_, "absent": len(record.absences)}
+        details["steps"] = record.cost.steps
         if (score := record.score(lane.problem.task)) is not None:
-            told["accuracy"] = score  # real federations have classes only
-        self.say("round", **told)
+            details["accuracy"] = score  # real federations have classes only
+        self.say("round", **details)
 
 
 @dataclass(frozen=True)
@@ -197,9 +197,9 @@ class RunFolder:
     def status(self) -> str:
         return str(self.told["status"])
 
-    def set_status(self, status: str, **told: Any) -> None:
+    def set_status(self, status: str, **details: Any) -> None:
         """Set how it stands."""
-        write_json(self.folder / STATUS_FILE, {"status": status, **told})
+        write_json(self.folder / STATUS_FILE, {"status": status, **details})
 
     def place(self, order: Order, timeout: float) -> None:
         """Order it: from now on it waits for the server."""
@@ -237,7 +237,7 @@ def list_runs(federation: FederationFolder) -> list[RunFolder]:
 
 
 def find_run(federation: FederationFolder, name: str) -> RunFolder:
-    """The run of a name that somebody gave."""
+    """The run of a name."""
     names = {run.name: run for run in list_runs(federation)}
     if name not in names:
         raise UserError(f"The federation {federation.folder} has no run {name!r}: {suggest_names(name, names)}")
@@ -259,7 +259,7 @@ def _is_taken(federation: FederationFolder, name: str) -> bool:
 
 
 def get_operator_name() -> str:
-    """Who orders, as sites are told: the user and the machine."""
+    """Who orders, as sites see it: the user and the machine."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (OSError, KeyError):
@@ -316,7 +316,7 @@ def _read_groups(run: RunFolder) -> Mapping[str, Mapping[str, int]]:
     """By method that groups, the group of each client after the last round on disk, with the first seed."""
     try:
         evidence = Evidence.open(run.study)
-    except UserError:  # it is not whole, which the next job mends, and whoever looks at the study itself is told
+    except UserError:  # it is not whole, which the next job repairs, and the study's own commands report
         return {}
     if not list_segments(run.study):
         return {}

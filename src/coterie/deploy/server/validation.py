@@ -57,7 +57,7 @@ class ClientFacts:
     """What the cards of a run say of the clients of one parcel, in the order of its ids."""
 
     classes: int  # columns of an evaluation
-    tests: Ints  # (n, C) test samples by class; zeros where the site does not tell
+    tests: Ints  # (n, C) test samples by class; zeros where the site does not disclose them
     sizes: Ints | None = None  # (n,) training samples; None where those of a reply are believed
 
 
@@ -205,7 +205,7 @@ def _fits_tests(value: Ints, reply: Evaluated, asked: ReplyContext) -> bool:
 
 COUNTS = Rule(f"whole numbers from 0 to {MOST:,}", lambda value, *_: _is_countable(value))
 AT_LEAST_ZERO = Rule("not below zero", lambda value, *_: not (value < 0).any())
-SIZES = (COUNTS, Rule("no more samples than the site's card says", _fits_card, Refusal.MISCOUNTED))
+SIZES = (COUNTS, Rule("no more samples than the site's card has", _fits_card, Refusal.MISCOUNTED))
 BY_CLASS = Rule(f"whole numbers from 0 to {MOST:,}, one for each class", _has_classes)
 
 REPLIES: Mapping[type[Reply], Rules] = {
@@ -256,9 +256,9 @@ def check_reply(reply: Any, ask: Ask[Any], known: ClientFacts | None = None) -> 
     if not isinstance(clients, np.ndarray) or clients.dtype != np.int64 or clients.ndim != 1:
         raise MessageError(f"the clients of a {kind} are no list of numbers")
     if len(np.unique(clients)) != len(clients) or not np.isin(clients, get_clients(ask)).all():
-        raise MessageError(f"a {kind} names a client twice, or one that was not in the parcel")
-    for name, told in reply.columns().items():
-        value, dtype = getattr(reply, name), np.dtype(told["dtype"])
+        raise MessageError(f"a {kind} names a client twice, or one that was not in the batch")
+    for name, details in reply.columns().items():
+        value, dtype = getattr(reply, name), np.dtype(details["dtype"])
         if not isinstance(value, np.ndarray) or value.dtype != dtype or not value.ndim or len(value) != len(clients):
             raise MessageError(f"the column {name} of a {kind} is not {dtype}, a row a client")
     check_fields(reply, REPLIES[type(reply)], ReplyContext(ask, known))
@@ -273,14 +273,14 @@ def check_denial(denied: Denial) -> Denial:
     return denied
 
 
-def read_answers(data: RawMessage, parcel: AskBatch, limit: int) -> ReplyBatch:
+def read_answers(data: RawMessage, batch: AskBatch, limit: int) -> ReplyBatch:
     """A site's answers to a parcel: one for each of its asks."""
     found = _read_message(data, ReplyBatch, limit)
-    if (found.run, found.number, found.ids) != (parcel.run, parcel.number, parcel.ids):
+    if (found.run, found.number, found.ids) != (batch.run, batch.number, batch.ids):
         raise MessageError("an answer to another question")
-    if found.order != parcel.order:
+    if found.order != batch.order:
         raise MessageError("an answer to another order")
-    if not isinstance(found.answers, tuple) or len(found.answers) != len(parcel.asks):
+    if not isinstance(found.answers, tuple) or len(found.answers) != len(batch.asks):
         raise MessageError("an answer to another question")
     return found
 
@@ -320,17 +320,17 @@ def _read_message(data: RawMessage, kind: type[T], limit: int) -> T:
         raise MessageError(clean_text(f"no message that can be read ({type(error).__name__})")) from error
 
 
-def compute_max_bytes(parcel: AskBatch, classes: int | None) -> int | None:
+def compute_max_bytes(batch: AskBatch, classes: int | None) -> int | None:
     """The most that an honest answer to a parcel can weigh; None where the number of classes is not known and matters."""
-    total = BASE_BYTES + CHARACTER_BYTES * sum(len(name) + 4 for name in parcel.ids)
-    for stamped in parcel.asks:
+    total = BASE_BYTES + CHARACTER_BYTES * sum(len(name) + 4 for name in batch.ids)
+    for stamped in batch.asks:
         ask: Any = stamped.ask
         if isinstance(ask, Evaluate) and classes is None:
             return None
         shapes = ask.row_shapes()
         row = 8
-        for name, told in ask.reply.columns().items():
-            shape = shapes.get(name, () if not told["axes"] else (0,) if name == "sums" else (classes,) * told["axes"])
-            row += np.dtype(told["dtype"]).itemsize * prod(shape)
+        for name, details in ask.reply.columns().items():
+            shape = shapes.get(name, () if not details["axes"] else (0,) if name == "sums" else (classes,) * details["axes"])
+            row += np.dtype(details["dtype"]).itemsize * prod(shape)
         total += ASK_BYTES + row * len(get_clients(ask))
     return total

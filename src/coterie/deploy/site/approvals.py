@@ -66,13 +66,13 @@ class Approvals:
             found = self.path.stat()
             if (found.st_mtime_ns, found.st_ino) != self._seen:
                 tree = json.loads(self.path.read_text(encoding="utf-8"))
-                self._known = {name: OrderRecord(**told) for name, told in tree.items()}
+                self._known = {name: OrderRecord(**details) for name, details in tree.items()}
                 self._seen = (found.st_mtime_ns, found.st_ino)
         except FileNotFoundError:
             self._known, self._seen = {}, None
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise UserError(
-                f"The orders in {self.path} cannot be read ({error}): restore the file from a copy, or remove it and approve anew."
+                f"The orders in {self.path} cannot be read ({error}): restore the file from a copy, or remove it and approve again."
             ) from error
         return self._known
 
@@ -100,7 +100,7 @@ class Approvals:
         Args:
             name: The run, or the beginning of the order's hash.
             state: "approved" or "refused".
-            reason: Of a refusal; the server is told.
+            reason: Of a refusal; sent to the server.
 
         Returns:
             The order's hash and its record.
@@ -238,10 +238,10 @@ class SiteMonitor:
             run = escape_text(str(entry.get("run", "")))
             if run and run != self._run:
                 self._run, self._said = run, set()
-            for told in self._told(entry, run):
-                if told not in self._said:  # once a run
-                    self._said.add(told)
-                    yield told
+            for details in self._told(entry, run):
+                if details not in self._said:  # once a run
+                    self._said.add(details)
+                    yield details
         yield from (f"Could not answer: {escape_text(line.rstrip(), 1000)}" for line in self.log.lines())
         found = self._bundles()
         for folder in sorted({bundle.parent for bundle in found - self._received}):
@@ -252,7 +252,7 @@ class SiteMonitor:
         """An entry of the log in words; most say nothing new."""
         event = entry.get("event", "ask")
         if event == "ask":
-            if not any(said.startswith(f"Run {run} asks") for said in self._said):
+            if not any(response.startswith(f"Run {run} asks") for response in self._said):
                 yield f"Run {run} asks: {escape_text(str(entry['ask']))}."
             if entry.get("denied"):
                 yield f"Run {run} was denied: {escape_text(entry['denied'])}"
@@ -286,12 +286,12 @@ class SiteMonitor:
 def format_order(order: str, record: OrderRecord, kit: Path) -> list[str]:
     """An order in words, for a terminal."""
     terms = record.order
-    told = {"pending": "waits for your approval", "approved": f"is approved (by {escape_text(record.by)})", "refused": "is refused"}
+    details = {"pending": "waits for your approval", "approved": f"is approved (by {escape_text(record.by)})", "refused": "is refused"}
     if (kit / "kit.json").is_file():
         terms = replace(
             terms, operator=f"{terms.operator or 'no name'}, by the server {read_json_object(kit / 'kit.json', server=str)['server']}"
         )
-    lines = [f"Run {escape_text(terms.run)}: the order {order[:SHORT_HASH]} {told[record.state]}."]
+    lines = [f"Run {escape_text(terms.run)}: the order {order[:SHORT_HASH]} {details[record.state]}."]
     return lines + [
         f"  {heading:<9} {text}" for heading, text in describe_order(terms, read_policy(get_kit_files(kit).policy), record.epsilon)
     ]

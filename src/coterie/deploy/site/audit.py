@@ -46,9 +46,9 @@ class Audit:
             line = to_json_line({**body, "hash": _hash_line(body)})
             self._write((b"\n" if torn else b"") + line.encode() + b"\n")
 
-    def log(self, event: str, **told: Any) -> None:
+    def log(self, event: str, **details: Any) -> None:
         """Add a line about something other than an ask."""
-        self.append({"event": event, "time": datetime.now(UTC).isoformat(timespec="milliseconds"), **told})
+        self.append({"event": event, "time": datetime.now(UTC).isoformat(timespec="milliseconds"), **details})
 
     def chain_flare_log(self) -> None:
         """Add a line with the hash of what NVIDIA FLARE has added to its own log since the last such line; none where nothing was."""
@@ -107,7 +107,7 @@ class AuditCheck:
 
 
 def verify_audit(path: Path, last: str | None = None, *, entries: int = 0) -> AuditCheck:
-    """Check every line. With the last hash that was noted elsewhere, a log that was cut or written anew is noticed, too.
+    """Check every line. With the last hash that was noted elsewhere, a log that was cut or rewritten is noticed, too.
 
     Args:
         path: The log.
@@ -133,7 +133,7 @@ def verify_audit(path: Path, last: str | None = None, *, entries: int = 0) -> Au
         seen.add(previous)
         found.append(entry)
     if last is not None and last not in seen:
-        faults.append("The hash that was noted is in no line: the end of the log was cut off, or the log was written anew.")
+        faults.append("The hash that was noted is in no line: the end of the log was cut off, or the log was rewritten.")
     return AuditCheck(number, previous, (*faults, *_find_flare_faults(path)), tuple(found))
 
 
@@ -148,7 +148,7 @@ def verify_kit_log(path: Path, last: str | None = None, *, entries: int = 0) -> 
         raise UserError(f"There is no audit log {path}, and it had {noted[0]} lines when it was last checked: it was removed.")
     found = verify_audit(path, last, entries=entries)
     if noted is not None and not _has_line(path, *noted):
-        cut = f"Line {noted[0]} was the last one when the log was last checked, and is gone: the end was cut off, or the log written anew."
+        cut = f"Line {noted[0]} was the last one when the log was last checked, and is gone: the end was cut off, or the log rewritten."
         found = AuditCheck(found.lines, found.last, (*found.faults, cut), found.entries)
     if not found.faults:
         write_atomic(head, to_json_line({"line": found.lines, "hash": found.last}) + "\n", 0o600)

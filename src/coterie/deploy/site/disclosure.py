@@ -82,7 +82,7 @@ class Discloser:
         return replace(reply, **ones)
 
     def tests(self, actual: Ints, data: Sequence[str]) -> Ints:
-        """(n, C) the test samples by class that a site's card tells."""
+        """(n, C) the test samples by class on a site's card."""
         if not self.policy.tells_classes:
             return np.zeros_like(actual)
         return np.array([self._totals(row, name, "test") for row, name in zip(actual, data, strict=True)], np.int64).reshape(actual.shape)
@@ -97,7 +97,7 @@ class Discloser:
         return made
 
     def _step(self, most: float, samples: int) -> float:
-        """What so many samples as are rounded to can change of a mean. Where the number of samples is not told, it is no multiple of it."""
+        """What so many samples as are rounded to can change of a mean. Where the number of samples is withheld, it is no multiple of it."""
         step = most * self.policy.rounding / max(samples, 1)
         return step if self.policy.tells_sizes else round_up_step(step)
 
@@ -118,10 +118,10 @@ class Discloser:
         return base * apportion(actual, total)
 
     def _evaluated(self, reply: Evaluated, part: str, question: RoundingContext) -> Evaluated:
-        """Classes of training parts are told only where one may ask about them anyway."""
-        told = self.policy.tells_classes and (part != "train" or self.policy.label_shares)
+        """Classes of training parts leave only where asks about them are answered anyway."""
+        details = self.policy.tells_classes and (part != "train" or self.policy.label_shares)
         if not self.rounds:
-            reply = reply if told else merge_classes(reply)
+            reply = reply if details else merge_classes(reply)
             return reply if self.policy.tells_sizes else scale_to_hundred(reply)
         losses = self._rounded(np.minimum(reply.loss, self.limit)[:, None], self.limit, question, "loss")[:, 0]
         auroc = np.array(reply.auroc)
@@ -136,7 +136,7 @@ class Discloser:
                 for name, count in (("hits", right), ("predicted", HUNDRED), ("actual", HUNDRED)):
                     counts[name][i, 0] = count
             else:
-                self._count(counts, i, row, chance, question.data[i], part, told=told)
+                self._count(counts, i, row, chance, question.data[i], part, details=details)
             fewest = int(row[2].min())
             if fewest < self.policy.rounding or not np.isfinite(auroc[i]):
                 auroc[i] = np.nan  # that a class is rare is not told apart from that there is none of it
@@ -145,14 +145,14 @@ class Discloser:
                 auroc[i] = min(1.0, round_randomly(auroc[i], step, self._chance(question, i, question.models[i][0], "auroc")))
         return replace(reply, loss=losses, auroc=auroc, **counts)
 
-    def _count(self, counts: dict[str, Any], i: int, row: list[Ints], chance: float, data: str, part: str, *, told: bool) -> None:
+    def _count(self, counts: dict[str, Any], i: int, row: list[Ints], chance: float, data: str, part: str, *, details: bool) -> None:
         """Counts of one client in multiples of what is rounded to. They fit each other: no more hits than samples or predictions of a
         class, as many predictions as samples."""
         hits, predicted, actual = row
         base = self.policy.rounding
         totals = self._totals(actual, data, part) // base
         right = int(round_randomly(totals.sum() * hits.sum() / actual.sum(), 1.0, chance))
-        if not told:
+        if not details:
             for name, count in (("hits", right), ("predicted", totals.sum()), ("actual", totals.sum())):
                 counts[name][i, 0] = base * count
             return
@@ -195,7 +195,7 @@ def merge_classes(reply: Evaluated) -> Evaluated:
 
 
 def scale_to_hundred(reply: Evaluated) -> Evaluated:
-    """As if each client that has test samples had a hundred, so that their number is not told."""
+    """As if each client that has test samples had a hundred, so that their number stays withheld."""
     totals = reply.actual.sum(axis=1)
     share = reply.hits.sum(axis=1) / np.maximum(totals, 1)
     counts = {"hits": np.rint(HUNDRED * share), "predicted": HUNDRED * (totals > 0), "actual": HUNDRED * (totals > 0)}

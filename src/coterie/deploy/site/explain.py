@@ -19,11 +19,11 @@ class PolicySection:
 
 def explain_policy(policy: Policy, ledger: Ledger | None = None, numbers: str = "as many numbers as the model has") -> list[PolicySection]:
     """All that a policy says. `numbers` tells how long a model is, where that is known."""
-    told = {name: tuple(describe_disclosure(name, policy, numbers)) for name in (*ASKS, *SKETCHED) if name in policy.asks}
+    details = {name: tuple(describe_disclosure(name, policy, numbers)) for name in (*ASKS, *SKETCHED) if name in policy.asks}
     private = policy.privacy
-    allowed = [name for name in told if not isinstance(private, DpSgd) or name in ("Train", "Evaluate", "SketchedTrain")]
+    allowed = [name for name in details if not isinstance(private, DpSgd) or name in ("Train", "Evaluate", "SketchedTrain")]
     return [
-        *(PolicySection(f"{name} is answered", told[name]) for name in allowed),
+        *(PolicySection(f"{name} is answered", details[name]) for name in allowed),
         PolicySection("The server also learns", tuple(_describe_always(policy))),
         PolicySection("Privacy", tuple(_describe_guarantee(private))),
         PolicySection("Spent so far", tuple(_describe_spending(private, ledger.charges() if ledger else {}, ledger))),
@@ -45,8 +45,8 @@ def describe_disclosure(name: AskName, policy: Policy, numbers: str) -> Iterator
             elif noised:
                 yield "An honest-but-curious server sees the update through noise: the more rounds it sees, the more clearly."
             else:
-                yield "An honest-but-curious server may tell from the update whether a known sample was trained on, in which shares classes"
-                yield "are here (exactly, after one step on all samples), and, after few steps on few samples, what samples looked like."
+                yield "An honest-but-curious server may learn from the update whether a known sample was trained on, in which shares"
+                yield "classes are here (exactly, after one step on all samples) and, after few steps on few samples, how they look."
         case "Gradient":
             yield f"Leaves: each client's mean gradient ({numbers}), its mean loss{count}."
             if noised:
@@ -64,21 +64,21 @@ def describe_disclosure(name: AskName, policy: Policy, numbers: str) -> Iterator
                 yield "whose labels it knows, to guess at label proportions (docs/leaks.md has by how much)."
         case "Losses":
             yield f"Leaves: each client's mean loss under every model sent{how}{count}."
-            yield "An honest-but-curious server may tell which model suits the client."
+            yield "An honest-but-curious server may learn which model suits the client."
             if not noised:
                 yield f"A curious server that makes models up may ask {policy.models_per_run:,} yes-or-no questions a run about the data."
         case "AskErrors":
             yield f"Leaves: how wrong every model sent is on the client's training part{how}{count}."
             yield "An honest-but-curious server learns as from Losses."
         case "Evaluate":
-            told = "right answers, predictions and samples by class" if policy.tells_classes else "accuracy"
+            details = "right answers, predictions and samples by class" if policy.tells_classes else "accuracy"
             exact = "" if policy.tells_sizes else " in hundredths"
             private = isinstance(policy.privacy, DpSgd)
             parts = "test part" if private else "train, validation or test part"
             if private and policy.protects_tests:
-                yield f"Leaves: of each client's {parts}, {told}{exact} and the mean loss, noised and charged to a budget of their own."
+                yield f"Leaves: of each client's {parts}, {details}{exact} and the mean loss, noised and charged to a budget of their own."
                 return
-            yield f"Leaves: of each client's {parts}, {told}{exact}, the mean loss and (of two classes) the AUROC{how}."
+            yield f"Leaves: of each client's {parts}, {details}{exact}, the mean loss and (of two classes) the AUROC{how}."
             if policy.tells_classes:
                 parts = "training and test" if policy.label_shares else "test"
                 near = f", to {policy.rounding} or so" if rounded else ""
@@ -100,7 +100,7 @@ def _describe_always(policy: Policy) -> Iterator[str]:
 
 def _describe_guarantee(privacy: NoPrivacy | ClipNoise | DpSgd) -> Iterator[str]:
     if isinstance(privacy, NoPrivacy):
-        yield "No mechanism: models and gradients leave as they are. Data do not leave, but see above what can be told from answers."
+        yield "No mechanism: models and gradients leave as they are. Data do not leave, but see above what can be learned from answers."
         return
     yield f"What is protected: {privacy.unit}."
     if isinstance(privacy, ClipNoise):
@@ -196,6 +196,6 @@ def _describe_rounds(terms: OrderTerms) -> str:
 def _describe_privacy(policy: "Policy", epsilon: float | None) -> str:
     privacy = policy.privacy
     if isinstance(privacy, NoPrivacy) or epsilon is None:
-        return "no mechanism: answers leave as they are, and no epsilon bounds what they tell"
+        return "no mechanism: answers leave as they are, and no epsilon bounds what they reveal"
     limit = f"the policy's limit is {privacy.epsilon_limit:g}" if privacy.epsilon_limit is not None else "the policy sets no limit"
     return f"{privacy.mechanism}: epsilon of a client at most about {epsilon:.3g} after this order (delta {privacy.delta:g}); {limit}"

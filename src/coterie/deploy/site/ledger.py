@@ -64,7 +64,7 @@ def calibrate_noise(epsilon: float, delta: float, releases: int) -> float:
 
 @lru_cache(maxsize=1 << 12)
 def _compute_step_rdp(rate: float, noise: float) -> Doubles:
-    """The Rényi divergence of one step at each order; it takes long, and is the same for every step."""
+    """The Rényi divergence of one step at each order; it takes long, and is the same forevery step."""
     return np.asarray(_import_rdp().compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=ORDERS), dtype=np.float64)
 
 
@@ -212,7 +212,7 @@ class Ledger:
             return Book.read(text)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UserError(
-                f"The privacy ledger {self.path} cannot be read ({error}): restore it from a copy; without it nobody knows what was spent."
+                f"The privacy ledger {self.path} cannot be read ({error}): restore it from a copy; without it what was spent is unknown."
             ) from error
 
     def _sealed(self, text: str | None) -> str | None:
@@ -227,11 +227,11 @@ class Ledger:
             sync_to_disk(self.path.parent)
             return draft
         if seal is None:
-            fault = f"is not known to the audit log {self.audit.path}, which was removed or begun anew"
+            fault = f"is not known to the audit log {self.audit.path}, which was removed or started over"
         else:
             fault = "is missing" if text is None else "is not the one that the audit log sealed last: it was changed, or is an older copy"
         raise UserError(
-            f"The privacy ledger {self.path} {fault}. Nothing is answered, for nobody knows what was spent: restore the ledger and the "
+            f"The privacy ledger {self.path} {fault}. Nothing is answered, since what was spent is unknown: restore the ledger and the "
             "audit log together, from their last state."
         )
 
@@ -243,7 +243,7 @@ def _read_text(path: Path) -> str | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
-            f"The privacy ledger {path} cannot be read ({error}): restore it from a copy; without it nobody knows what was spent."
+            f"The privacy ledger {path} cannot be read ({error}): restore it from a copy; without it what was spent is unknown."
         ) from error
 
 

@@ -397,9 +397,10 @@ def _find_denials(policy: "Policy", stamped: "StampedAsk", world: "World") -> It
     if share is not None and share.label is not None and not policy.label_shares:
         yield f"{kind} about one class is not answered: the site's policy keeps label counts ('label_shares' is false)."
     if isinstance(ask, Train) and ask.local.rule is not None and get_rule_name(ask.local.rule) not in policy.rules:
-        yield f"The local rule {get_rule_name(ask.local.rule)!r} may not run here: the site's policy names {', '.join(policy.rules) or 'none'}."
+        allowed = ", ".join(policy.rules) or "none"
+        yield f"The local rule {get_rule_name(ask.local.rule)!r} may not run here: the site's policy names {allowed}."
     if isinstance(policy.privacy, ClipNoise) and share is not None and share.label is not None:
-        yield f"{kind} about one class is not answered under clip+noise: who answers would tell who has samples of it."
+        yield f"{kind} about one class is not answered under clip+noise: which clients answer would show which clients have samples of it."
     if isinstance(policy.privacy, DpSgd):
         yield from _find_privacy_denials(ask)
     if policy.protects_tests and isinstance(ask, Evaluate) and not world.federation.task.counts_classes:

@@ -102,8 +102,8 @@ class ApprovalRules(PolicyTable):
         if self.maximum_rounds is not None and terms.rounds > self.maximum_rounds:
             return f"it has {terms.rounds} rounds, the policy's [approve] allows {self.maximum_rounds}"
         if self.maximum_epsilon is not None and (epsilon is None or epsilon > self.maximum_epsilon):
-            told = "no privacy mechanism limits it" if epsilon is None else f"epsilon could reach {epsilon:.3g}"
-            return f"{told}, the policy's [approve] allows {self.maximum_epsilon:g}"
+            details = "no privacy mechanism limits it" if epsilon is None else f"epsilon could reach {epsilon:.3g}"
+            return f"{details}, the policy's [approve] allows {self.maximum_epsilon:g}"
         return None
 
 
@@ -159,7 +159,7 @@ class Policy(PolicyTable):
     """What a site answers and what may leave it. Whatever a file does not say is as here."""
 
     asks: Annotated[tuple[AskName, ...], Field(strict=False)] = ASKS
-    models: Names = BUILT_MODELS  # by name; somebody's own as package.module:Class
+    models: Names = BUILT_MODELS  # by name; others as package.module:Class
     rules: Names = OWN_RULES  # local rules, likewise
     maximum_rounds: Annotated[int, Field(ge=0)] = 1000
     maximum_epochs: Annotated[int, Field(ge=1)] = 1000  # of one ask
@@ -198,8 +198,8 @@ class Policy(PolicyTable):
         for place, value in _list_words(parsed):
             if value not in self.model_files and value not in MODEL_WORDS.get(parsed.name, {}).get(place, ()):
                 return Denial(
-                    f"The model {parsed.name!r} may not name {value[:SHOWN_LENGTH]!r} here: a server names no file, folder, module or address; "
-                    "the site lists what a model may use in its policy ('model_files')."
+                    f"The model {parsed.name!r} may not name {value[:SHOWN_LENGTH]!r} here: a server names no file, folder, module or "
+                    "address; the site lists what a model may use in its policy ('model_files')."
                 )
         return None
 
@@ -276,7 +276,7 @@ def parse_policy(text: str, name: str = "policy") -> Policy:
                 )
     if made.class_counts and not made.sample_counts:
         raise UserError(
-            f"The policy file {name} tells counts by class but not their sum: set 'class_counts' to false, or 'sample_counts' to true."
+            f"The policy file {name} discloses counts by class but not their sum: set 'class_counts' to false, or 'sample_counts' to true."
         )
     if made.approve.any and made.approve != ApprovalRules(any=True):
         raise UserError(
@@ -355,7 +355,7 @@ models_in_all = 500000
 minimum_samples = 10
 
 # Losses, errors and counts of evaluations are rounded at random to what this many samples can change, and one sample's loss is cut.
-# 1 tells them exactly; a method that compares losses (ifca, hypocluster) on clients of few samples may need that.
+# 1 sends them exactly; a method that compares losses (ifca, hypocluster) on clients of few samples may need that.
 rounding = 3
 
 # The largest ask or reply.
@@ -365,14 +365,14 @@ message_megabytes = 256.0
 # sample, and evaluations are in hundredths.
 sample_counts = true
 
-# Whether evaluations are told class by class: that tells how many test samples of each class there are. Without, only accuracy, mean loss
-# and AUROC are told.
+# Whether evaluations leave class by class: that shows how many test samples of each class there are. Without, only accuracy, mean loss
+# and AUROC leave.
 class_counts = true
 
-# Whether the server may ask about the samples of one class alone. Its answers tell how many training samples of each class there are.
+# Whether the server may ask about the samples of one class alone. Its answers show how many training samples of each class there are.
 label_shares = false
 
-# Whether the server is told the text of an error, which might quote a value. Its kind is told in any case.
+# Whether the text of an error is sent to the server, which might quote a value. Its kind is sent in any case.
 error_messages = true
 
 [model_files]
@@ -382,7 +382,7 @@ error_messages = true
 
 [approve]
 # A new order (a run: methods, model, rounds, asks) is answered only after your yes: 'coterie join' shows it, and
-# 'coterie policy approve KIT ORDER' says yes. Orders that this table lists are approved without asking you.
+# 'coterie policy approve KIT ORDER' approves it. Orders that this table lists are approved without asking you.
 # Whether every order is.
 any = false
 

@@ -306,8 +306,8 @@ def wrap_per_sample(space: Workspace) -> Any:
         with use_torch_seed(0):
             agrees = _has_correct_gradients(space)
     except Exception as error:
-        if (told := find_device_error(error)) is not None:
-            raise told from error
+        if (details := find_device_error(error)) is not None:
+            raise details from error
         kind = type(error).__name__
         raise UserError(f"The model cannot be trained under dp-sgd: Opacus finds no gradients of its samples ({kind}).") from error
     if not agrees:

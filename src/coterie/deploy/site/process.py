@@ -74,8 +74,8 @@ def load_site_data(
         raise UserError(f"The samples of {spec!r} have several inputs, which real federations do not carry yet: give one array.")
     if not whole.task.counts_classes:
         raise UserError(
-            f"The data {spec!r} are a {whole.task}: real federations carry classifications so far, as no policy says yet what sites "
-            "may tell of other labels; simulate it with 'coterie compare'."
+            f"The data {spec!r} are a {whole.task}: real federations carry classifications so far, as no policy states yet what sites "
+            "may disclose of other labels; simulate it with 'coterie compare'."
         )
     if clients is None:
         return whole
@@ -253,13 +253,13 @@ class Site:
         except _LogError:
             raise
         except Exception as error:
-            told = str(error) if isinstance(error, (UserError, MessageError)) else f"{type(error).__name__}: {error}"
-            self._log("refused", run=self.order.run if self.order else "", bytes_in=len(data), reason=told)
+            details = str(error) if isinstance(error, (UserError, MessageError)) else f"{type(error).__name__}: {error}"
+            self._log("refused", run=self.order.run if self.order else "", bytes_in=len(data), reason=details)
             raise
 
-    def _log(self, event: str, **told: Any) -> None:
+    def _log(self, event: str, **details: Any) -> None:
         try:
-            self.audit.log(event, **told)
+            self.audit.log(event, **details)
         except (OSError, UserError) as error:
             raise _LogError("the site could not write its log, and answers nothing without") from error
 
@@ -287,9 +287,9 @@ class Site:
         assert self.world is not None
         assert self.worker is not None
         card = self.worker.disclose_card(make_site_card(hello, self.world))
-        told = {"clients": card.ids, "sizes": card.sizes, "class_counts": self.policy.class_counts, "bytes_in": len(data)}
-        told["schema"] = hashlib.sha256(card.schema.encode()).hexdigest() if card.schema else ""
-        self._log("hello", run=terms.run, order=hello.order, state="approved", **told)
+        details = {"clients": card.ids, "sizes": card.sizes, "class_counts": self.policy.class_counts, "bytes_in": len(data)}
+        details["schema"] = hashlib.sha256(card.schema.encode()).hexdigest() if card.schema else ""
+        self._log("hello", run=terms.run, order=hello.order, state="approved", **details)
         self._told = None
         self.audit.chain_flare_log()
         return to_message(card)
@@ -320,15 +320,17 @@ class Site:
     def _reply_unapproved(self, hello: Hello, terms: OrderTerms, record: OrderRecord | None, denied: Denial | None) -> bytes:
         """What the server is told instead of a card."""
         if record is None:
-            said = denied or Denial("the order is not approved")
+            response = denied or Denial("the order is not approved")
         elif record.state == "refused":
-            said = Denial(f"the site has refused the order {hello.order[:SHORT_HASH]}{f': {record.reason}' if record.reason else ''}")
+            response = Denial(f"the site has refused the order {hello.order[:SHORT_HASH]}{f': {record.reason}' if record.reason else ''}")
         else:
-            said = Denial(f"the order {hello.order[:SHORT_HASH]} waits for the site's approval", "pending")
-        if self._told != (hello.order, said.reason):
-            self._log("hello", run=terms.run, order=hello.order, state=said.cause if record is None else record.state, denied=said.reason)
-            self._told = (hello.order, said.reason)
-        return to_message(said)
+            response = Denial(f"the order {hello.order[:SHORT_HASH]} waits for the site's approval", "pending")
+        if self._told != (hello.order, response.reason):
+            self._log(
+                "hello", run=terms.run, order=hello.order, state=response.cause if record is None else record.state, denied=response.reason
+            )
+            self._told = (hello.order, response.reason)
+        return to_message(response)
 
     def _open(self, terms: OrderTerms, record: OrderRecord, federation: Federation) -> None:
         """Make ready to answer an approved order from the data in the columns that the sites agree on."""
@@ -390,8 +392,8 @@ class Site:
             raise MessageError(f"a delivery of round {delivery.round_} after that of round {before}")
         folder = write_delivery(delivery, self.world, self.kit / "bundles")
         self.approvals.note_delivery(delivery.order, delivery.method, delivery.round_)
-        told = {"method": delivery.method, "round": delivery.round_, "folder": f"{delivery.run}/{folder.name}", "bytes_in": len(data)}
-        self._log("delivery", run=terms.run, order=terms.hash, clients=delivery.ids, **told)
+        details = {"method": delivery.method, "round": delivery.round_, "folder": f"{delivery.run}/{folder.name}", "bytes_in": len(data)}
+        self._log("delivery", run=terms.run, order=terms.hash, clients=delivery.ids, **details)
         self.audit.chain_flare_log()
         return to_message(Receipt(PROTOCOL, delivery.run, delivery.number, folder.name, delivery.order))
 
@@ -412,14 +414,14 @@ def serve_connection(line: Connection, kit: Path) -> None:
             return
         try:
             site = site or Site(kit)
-            said = site.answer(data)
+            response = site.answer(data)
         except MessageError as error:  # about what was sent, never about data: the server may know it
             _log_error(kit, error)
-            said = to_message(Denial(str(error), "failure"))
+            response = to_message(Denial(str(error), "failure"))
         except Exception as error:  # whatever a user's data or module may raise
             _log_error(kit, error)
-            said = b""
-        line.send_bytes(said)
+            response = b""
+        line.send_bytes(response)
 
 
 def _change_folder(kit: Path) -> None:
@@ -430,7 +432,7 @@ def _change_folder(kit: Path) -> None:
 
 
 def _exit_with_parent() -> None:
-    """A job process that is killed cannot end this one, which would train on for nobody beside its successor."""
+    """A job process that is killed cannot end this one, which would train on uselessly beside its successor."""
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])
@@ -439,7 +441,7 @@ def _exit_with_parent() -> None:
 
 def _log_error(kit: Path, error: Any) -> None:
     with (kit / "site.log").open("a", encoding="utf-8") as log:
-        told = str(error) if isinstance(error, (UserError, MessageError)) else f"{type(error).__name__}: {error}"
-        log.write(f"{escape_text(told, LONGEST_LINE)}\n")  # it may quote what a server sent
+        details = str(error) if isinstance(error, (UserError, MessageError)) else f"{type(error).__name__}: {error}"
+        log.write(f"{escape_text(details, LONGEST_LINE)}\n")  # it may quote what a server sent
         log.flush()
         os.fsync(log.fileno())

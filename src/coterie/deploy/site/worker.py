@@ -61,15 +61,15 @@ def make_entry(
     """A line of the log."""
     ask: Any = asked.ask
     share = getattr(ask, "share", None)
-    said = {name: getattr(ask, name, None) for name in ("purpose", "part")}
+    response = {name: getattr(ask, name, None) for name in ("purpose", "part")}
     return {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "round": _to_loggable(asked.round_),
         "seed": _to_loggable(asked.seed),
         "lane": _to_loggable(asked.lane),
         "ask": ask.kind,
-        "purpose": _to_loggable(said["purpose"]),
-        "part": _to_loggable(said["part"] or "train"),
+        "purpose": _to_loggable(response["purpose"]),
+        "part": _to_loggable(response["part"] or "train"),
         "share": {"half": _to_loggable(share.half), "label": _to_loggable(share.label)}
         if isinstance(share, Share)
         else _to_loggable(share),
@@ -210,7 +210,7 @@ class SiteWorker:
             for case in cases:
                 case.error = case.error or str(error)
                 case.outcome = Denial(
-                    "The site's privacy ledger or its log cannot be used, and it answers nothing without them: tell its operator.",
+                    "The site's privacy ledger or its log cannot be used, and it answers nothing without them: inform its operator.",
                     "failure",
                 )
 
@@ -316,7 +316,7 @@ class SiteWorker:
         return replace(case.stamped, ask=ask)
 
     def _sent(self, case: _AskCase) -> Reply | Denial:
-        """The outcome as it leaves: private, with the counts that may be told, and in the log. What cannot be logged does not leave."""
+        """The outcome as it leaves: private, with the counts that may leave, and in the log. What cannot be logged does not leave."""
         sizes = MessageSizes(case.bytes_in)
         if isinstance(case.outcome, Reply):
             sizes = self._run_guarded(case, self._prepared) or sizes
@@ -325,7 +325,7 @@ class SiteWorker:
         try:
             self.audit.append(self._entry(case, sizes))
         except (OSError, UserError):
-            return Denial("The site could not write its log, and sends nothing without: tell its operator.", "failure")
+            return Denial("The site could not write its log, and sends nothing without: inform its operator.", "failure")
         return outcome
 
     def _prepared(self, case: _AskCase) -> MessageSizes:
