@@ -151,7 +151,7 @@ def test_bad_input_to_predict_is_one_sentence(coterie: Commands, study: Path, tm
     assert "There is no file" in coterie.refused("predict", tmp_path / "b", "--data", tmp_path / "none.csv")
     assert "name one with --client" in coterie.refused("predict", study, "--data", data)
     assert "holds no bundle" in coterie.refused("predict", tmp_path, "--data", data)
-    assert "Name the client of these rows" in coterie.refused("predict", tmp_path / "b", "--data", data)
+    assert "Say whose rows these are" in coterie.refused("predict", tmp_path / "b", "--data", data)
     assert "client 'hungary'" in coterie.refused("predict", tmp_path / "b", "--data", data, "--client", "hungary")
     assert "has no label column" in coterie.refused("predict", tmp_path / "b", "--data", data, "--client", "va", "--label", "disease")
     (tmp_path / "short.csv").write_text("age,sex\n60,1\n")
