@@ -102,9 +102,11 @@ class StackedTrainer:
         self.x, self.y = x.to(self.device, dtype if x.is_floating_point() else x.dtype), y.to(self.device)
         kinds = {"products": options.convolutions == "products", "adapters": options.backend == "adapters"}
         self.stepper = StackedStepper(module, self.layout, loss, self.x, self.y, **kinds, dtype=dtype, precision=precision)
-        self.precision, self.chained = precision, None
+        self.precision = precision
+        self.chained: ChainStepper | None = None
         if options.backend == "layer kernels":
-            chain, kernels = read_chain(module, tuple(x.shape[1:])), "tf32" if precision == "bf16" else precision
+            chain = read_chain(module, tuple(x.shape[1:]))
+            kernels: Precision = "tf32" if precision == "bf16" else precision
             if chain is None:
                 raise ValueError("The module is no chain of layers with kernels: use the backend 'vmap'.")
             self.chained = ChainStepper(chain, self.layout, loss, self.x, self.y, kernels)
