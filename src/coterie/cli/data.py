@@ -113,13 +113,17 @@ def _describe_federation(federation: "Federation", console: "PlainConsole") -> N
     summary = PartitionSummary.of(federation)
     groups = federation.groups
     sizes = ", ".join(str(int((groups == g).sum())) for g in sorted(set(groups.tolist()))) if groups is not None else ""
+    sites = ""
+    if federation.sites is not None:
+        counts = Counter(federation.sites).most_common()
+        sites = f"{len(counts)}, of which {counts[0][0]} has {counts[0][1]} clients"
     facts = [
         ("clients", str(len(federation))),
         ("input", "x".join(map(str, federation.input_shape))),
         _describe_target(federation),
         ("samples", f"{summary.train.sum()} train, {summary.validation.sum()} validation, {summary.test.sum()} test"),
         ("central test set", str(len(federation.central[1])) if federation.central else "none"),
-        *([("sites", _describe_sites(federation.sites))] if federation.sites is not None else []),
+        *([("sites", sites)] if sites else []),
         ("true groups", f"{len(set(groups.tolist()))} (of {sizes} clients)" if groups is not None else "not known"),
         *((key, PROVENANCE_TEXTS.get(key, str(value))) for key, value in federation.provenance.items() if key not in HIDDEN_PROVENANCE),
     ]
@@ -143,12 +147,6 @@ def _describe_target(federation: "Federation") -> tuple[str, str]:
         return ("predicted", f"the {federation.input_shape[0] - 1} tokens of each block that follow its first")
     named = ", ".join(federation.classes[:20]) + (" ..." if len(federation.classes) > 20 else "")
     return ("classes", named) if task.counts_classes else ("labels", f"{named}: each is set or not")
-
-
-def _describe_sites(sites: tuple[str, ...]) -> str:
-    """The number of sites, and the clients of the largest."""
-    (largest, clients), *rest = Counter(sites).most_common()
-    return f"{1 + len(rest)}, of which {largest} has {clients} clients"
 
 
 def _format_cell(value: object) -> str:

@@ -15,6 +15,7 @@ from coterie.cli import options
 from coterie.cli.terminal import stop_on_terminate
 
 if TYPE_CHECKING:
+    from coterie.cli.console import PlainConsole
     from coterie.deploy.server.federation import FederationFolder
 HOSPITALS = ("cleveland", "hungary", "switzerland", "va")
 GROUPED_METHOD = "fedgroup(groups=2,alpha=2)"
@@ -41,8 +42,7 @@ def demo(
     console.print(f"Everything is stopped, after {monotonic() - began:.0f} s. The page: {page}", soft_wrap=True)
 
 
-def _run_demo(federation: "FederationFolder", rounds: int, seeds: int, console: "object") -> Path:
-    from coterie.cli.console import PlainConsole
+def _run_demo(federation: "FederationFolder", rounds: int, seeds: int, console: "PlainConsole") -> Path:
     from coterie.cli.federation_status import follow_run
     from coterie.cli.launch import set_default_share
     from coterie.cli.tables import print_result
@@ -58,7 +58,6 @@ def _run_demo(federation: "FederationFolder", rounds: int, seeds: int, console: 
     from coterie.report import write_report
     from coterie.run.result import Result
 
-    assert isinstance(console, PlainConsole)
     plan = Plan(rounds=rounds, local=Local(epochs=2, lr=0.05))
     settings = set_default_share(Settings(methods=METHODS, data="heart", plan=plan, seeds=tuple(range(seeds))), len(HOSPITALS))
     run = make_run(federation, "demo")
@@ -217,9 +216,8 @@ def renew_certificates(
 
     federation = FederationFolder.open(folder)
     for name, path, ends in renew_certificates(federation, names or ()):
-        use = (
-            f"send {path} to {name}, for startup/ of its kit; it joins again" if name in federation.sites else "used from its next start on"
-        )
+        is_site = name in federation.sites
+        use = f"send {path} to {name}, for startup/ of its kit; it joins again" if is_site else "used from its next start on"
         print(f"{name}: valid until {ends:%Y-%m-%d}; {use}.")
 
 

@@ -29,7 +29,13 @@ def explain_policy(
     from coterie.deploy.site.policy import read_policy
 
     files = get_kit_files(kit)
-    numbers = {} if model is None else {"numbers": _describe_model_size(model, features, classes)}
+    numbers = {}
+    if model is not None:
+        from coterie.core.model import ModelSpec
+        from coterie.models.catalogue import build_model
+
+        size = ModelSpec(model, (features,), classes, build_model).layout.size
+        numbers = {"numbers": f"{size:,} numbers for {model} on {features} features and {classes} classes"}
     print(f"The policy {files.policy}")
     for part in explain_policy(read_policy(files.policy), Ledger(files.ledger), **numbers):
         print(f"\n{part.heading}")
@@ -137,11 +143,3 @@ def _format_entry(entry: Mapping[str, Any]) -> tuple[str, ...]:
     time, order = str(entry.get("time", ""))[:19].replace("T", " "), str(entry.get("order", ""))[:8]
     cells = (entry["line"], time, entry.get("run", ""), order, f"{what}, {state}" if state else what, "; ".join(parts))
     return tuple(escape_text(str(cell)) for cell in cells)
-
-
-def _describe_model_size(model: str, features: int, classes: int) -> str:
-    from coterie.core.model import ModelSpec
-    from coterie.models.catalogue import build_model
-
-    size = ModelSpec(model, (features,), classes, build_model).layout.size
-    return f"{size:,} numbers for {model} on {features} features and {classes} classes"

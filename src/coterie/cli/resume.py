@@ -3,7 +3,6 @@
 import json
 import shlex
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,8 +35,8 @@ def resume(
 
     With more seeds, rounds or draws than there are, they grow: nothing is run again.
     """
-    from coterie.cli.console import PlainConsole
-    from coterie.cli.tables import print_comparison
+    from coterie.cli.console import PlainConsole, make_bold
+    from coterie.cli.tables import print_comparison, print_result
     from coterie.evidence.manifest import REQUEST, find_studies
     from coterie.evidence.settings import parse_seeds
     from coterie.run.callbacks import ProgressBar
@@ -62,22 +61,14 @@ def resume(
         raise UserError(f"--json prints one study, and {folder} holds {len(studies)}: name one of them.")
     results = []
     for path in studies:
-        one = partial(resume_study, path, **common)
-        results.append(run_with_trust(lambda trusted, one=one: one(trust=trusted), trust))  # type: ignore[misc]
-        _print_study(path, results[-1], console)
+        results.append(run_with_trust(lambda trusted, path=path: resume_study(path, trust=trusted, **common), trust))  # type: ignore[misc]
+        settings = results[-1].evidence.settings
+        console.print(make_bold(settings.data), f", {settings.model}, in {path}", sep="")
+        print_result(results[-1], console)
     _print_page_is_outdated(folder, console)
     if as_json:
         print(json.dumps(results[0].as_json(str(studies[0]))))
     return _exit_if_nothing_finished(results)
-
-
-def _print_study(path: Path, result: "Result", console: "PlainConsole") -> None:
-    from coterie.cli.console import make_bold
-    from coterie.cli.tables import print_result
-
-    settings = result.evidence.settings
-    console.print(make_bold(settings.data), f", {settings.model}, in {path}", sep="")
-    print_result(result, console)
 
 
 def _print_page_is_outdated(folder: Path, console: "PlainConsole") -> None:

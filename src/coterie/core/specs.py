@@ -1,11 +1,8 @@
-"""Spec strings: how a user names a method, a model or a federation, with its settings; and code that a spec names.
+"""Specs: how a user names a method, a model or a federation with its settings, and code that a spec names.
 
-``fedprox(mu=1)``, ``mlp(128, 64)``, ``digits/rotated(clients=40, groups=4)``, ``my.package:factory(width=8)``. A spec is a name with an
-optional call of literal arguments; a bare word or path stands for a string (``weighting=uniform``,
-``csv(ward/table.csv,label=class)``). What is printed can be read again.
-
-What a user types, on the command line or in Python, is trusted. A study file, evidence or a bundle may come from anywhere: importing
-what it names would run it, so it is refused until the user allows it.
+``fedprox(mu=1)``, ``digits/rotated(clients=40, groups=4)``, ``my.package:factory(width=8)``: a name with an optional call of literal
+arguments; a bare word or path stands for a string. A spec that a user types is trusted; code that a file names is not imported until the
+user allows it.
 """
 
 import ast
@@ -28,24 +25,12 @@ from coterie._util.errors import UserError, suggest_names
 from coterie.core.settings import check_value, get_parameters, parse_annotation
 
 T = TypeVar("T")
-
-
 _SHAPE = re.compile(r"\s*([A-Za-z_][\w.]*(?::[A-Za-z_]\w*)?|[\w.+-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
-
-
 _SETTING = re.compile(r"(?:\s*([A-Za-z_]\w*)\s*=)?(.*)", re.DOTALL)
-
-
 _BARE = re.compile(r"[^\s'\"()\[\]{},=*]+")  # a word or a path: what cannot be taken for more
-
-
 _WINDOWS = re.compile(r"""(['"])([A-Za-z]:\\(?!\\)[^'"]*)\1""")  # C:\data\new.csv in quotes, in which \n is no new line
-
-
 # the bare path of a table, a file or a pattern by its ending; then other steps
 _TABLE = re.compile(r"""([^()'"]*\.(csv|tsv|parquet)(?:\.gz)?)(?:/(.+))?""", re.DOTALL)
-
-
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "none": None, "True": True, "False": False, "None": None, "inf": inf}
 
 
@@ -117,7 +102,11 @@ def parse_path(text: str) -> list[Spec]:
 
 
 class Registry(Generic[T]):
-    """Names a user may write, each with the callable that builds the thing; the callable's signature is the grammar."""
+    """Names that a spec may have, each with a callable whose signature is the list of settings.
+
+    Example:
+        ct.samplers.add("mine", my_sampler)
+    """
 
     def __init__(self, kind: str, group: str | None = None) -> None:
         self.kind, self.group = kind, group  # the entry points by which installed packages add names
@@ -135,7 +124,7 @@ class Registry(Generic[T]):
 
     @cached_property
     def installed(self) -> Mapping[str, EntryPoint]:
-        """What installed packages add, by name; our own names win."""
+        """The entry points of installed packages, by name; our own names win."""
         found = entry_points(group=self.group) if self.group is not None else ()
         return {each.name: each for each in found}
 
@@ -174,8 +163,7 @@ class Registry(Generic[T]):
         except UserError:
             raise
         except (TypeError, ValueError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-            raise UserError(f"{self.kind.capitalize()} {str(spec)!r} cannot be made: {reason}.") from error
+            raise UserError(f"{self.kind.capitalize()} {str(spec)!r} cannot be made: {summarize_error(error)}.") from error
 
     def _check(self, spec: Spec, make: Callable[..., T], given: int, context: Mapping[str, Any]) -> None:
         """Refuse settings that the callable does not have, and values whose plain type cannot be meant."""
@@ -235,7 +223,7 @@ def _format_value(value: Any) -> str:
 
 
 def import_object(what: str, name: str) -> Any:
-    """What ``package.module:name`` names; `what` is a model or a method, for the sentence where there is none."""
+    """The object that ``package.module:name`` names; `what` (a model, a method) begins the sentence of an error."""
     path, _, attribute = name.partition(":")
     module = _import_user_module(what, path, name)
     if not hasattr(module, attribute):
@@ -245,7 +233,7 @@ def import_object(what: str, name: str) -> Any:
 
 
 def summarize_error(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """The first line of an error's message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")
 
 
@@ -253,11 +241,11 @@ def _import_user_module(what: str, path: str, name: str) -> ModuleType:
     try:
         with _append_current_folder():
             return import_module(path)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{path}.".startswith(f"{error.name}."):
-            raise UserError(f"{what} {name!r}: module {path!r} cannot be imported: {summarize_error(error)}.") from error
-        raise UserError(f"{what} {name!r}: there is no module {path!r}: check the name, and that its folder is on PYTHONPATH.") from None
     except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) and error.name is not None and f"{path}.".startswith(f"{error.name}."):
+            raise UserError(
+                f"{what} {name!r}: there is no module {path!r}: check the name, and that its folder is on PYTHONPATH."
+            ) from None
         raise UserError(f"{what} {name!r}: module {path!r} cannot be imported: {summarize_error(error)}.") from error
     except (Exception, SystemExit) as error:  # whatever a module may raise while it is imported
         raise UserError(f"{what} {name!r}: module {path!r} ended with {type(error).__name__}: {summarize_error(error)}.") from error
@@ -278,7 +266,7 @@ def _append_current_folder() -> Iterator[None]:
 
 
 class UntrustedCodeError(UserError):
-    """A file names code, and nobody has said that it may run."""
+    """A file names code that the user has not allowed to run."""
 
 
 def is_external_code(spec: str) -> bool:
@@ -287,17 +275,16 @@ def is_external_code(spec: str) -> bool:
 
 
 def check_trust(specs: Iterable[str], where: str, trust: bool, kind: str = "model") -> None:
-    """Refuse, before anything is imported, the first model (or method) that is code which `where` names, unless it is trusted."""
+    """Refuse, before anything is imported, the first model (or method) of `where` that is external code, unless it is trusted."""
     for spec in specs:
         if not trust and is_external_code(spec):
             raise UntrustedCodeError(f"{where} needs code that is not Coterie's, the {kind} {spec!r}: if you trust it, add --trust-code.")
 
 
 def check_cluster(addresses: Iterable[str | None], where: str, trust: bool) -> None:
-    """Refuse, before anything is connected to, the first address of a Ray cluster that `where` names, unless it is trusted.
+    """Refuse, before anything is connected, the first address of a Ray cluster that `where` names, unless it is trusted.
 
-    A cluster is sent code and data, and what it answers is unpickled: it runs code here. "auto" names no address: it is the cluster that
-    the user has started.
+    A cluster runs code here, because its answers are unpickled. "auto" is the cluster that the user has started.
     """
     for address in addresses:
         if not trust and address not in (None, "auto"):
