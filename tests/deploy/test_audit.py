@@ -197,8 +197,8 @@ def test_hellos_cards_and_what_is_refused_are_in_the_log(kit: Path) -> None:
     for message, reason in (
         (parcel_of(terms, ("hungary",)), "no client 'hungary' here"),
         (parcel_of(terms, ("\x1b[2J" + "x" * 4000,)), "no client '\\\\x1b[2Jxxx"),
-        (parcel_of(terms, clients=(1,)), "about a client that the parcel does not name"),
-        (parcel_of(terms, clients=(-1,)), "about a client that the parcel does not name"),
+        (parcel_of(terms, clients=(1,)), "about a client that the batch does not name"),
+        (parcel_of(terms, clients=(-1,)), "about a client that the batch does not name"),
         (parcel_of(terms, ("va", "va"), (0, 1)), "names a client twice"),
         (to_message(AskBatch(PROTOCOL, "first", "2", ("va",), (3,), terms.hash)), "something that is no ask"),  # type: ignore[arg-type]
     ):
