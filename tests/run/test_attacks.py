@@ -42,7 +42,11 @@ def test_who_is_hostile_is_keyed_by_seed_and_client() -> None:
     roster = Roster.of([f"client-{i}" for i in range(40)], np.ones(40, np.int64))
     first = attack("signflip").select_malicious(roster, 0)
     assert len(first) == 8  # a fifth of 40
-    assert first.tolist() == attack("noise(factor=1)").select_malicious(roster, 0).tolist() != attack("signflip").select_malicious(roster, 1).tolist()
+    assert (
+        first.tolist()
+        == attack("noise(factor=1)").select_malicious(roster, 0).tolist()
+        != attack("signflip").select_malicious(roster, 1).tolist()
+    )
     assert set(attack("signflip(share=0.1)").select_malicious(roster, 0)) < set(first)  # a larger share adds to a smaller one
     renamed = Roster.of(reversed(roster.ids), roster.sizes)
     assert [renamed.ids[i] for i in attack("signflip").select_malicious(renamed, 0)[::-1]] == [roster.ids[i] for i in first]

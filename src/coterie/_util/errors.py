@@ -6,20 +6,10 @@ from contextvars import ContextVar
 from difflib import get_close_matches
 
 ON_COMMAND_LINE: ContextVar[bool] = ContextVar("ON_COMMAND_LINE", default=False)  # set by the `coterie` command
-
-
 _COMMAND = re.compile(r"('coterie [^']*'|For your analyst: coterie .*)")
-
-
 _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z-]*)(?: (\d[\d.]*(?![\d.]*-)))?")
-
-
 _SWITCHES = ("resume", "trust-code", "accept", "anyway")  # flags without a value
-
-
 _ARGUMENTS = {"batch": "batch_size", "trust-code": "trust"}  # where the argument is not the flag with underscores
-
-
 MAX_NAMES, MAX_NAME_LENGTH = 200, 100  # names, and letters of a name, that a suggestion looks at: a file may hold any number of any length
 
 

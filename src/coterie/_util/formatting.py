@@ -36,17 +36,9 @@ def escape_controls(text: str) -> str:
 
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")  # behind apostrophes, too: otherwise taking one off would change such a name
-
-
 _ESCAPED = re.compile(r"'+[=+\-@\t\r\n＝＋－＠]")
-
-
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE)
-
-
 _BREAKS = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")
-
-
 _MARKS = re.compile(
     r"[\\|`*~$]"  # escapes, cells, code, emphasis, formulas
     r"|\](?=\s*[(\[:])|\[(?=\^)"  # links and notes

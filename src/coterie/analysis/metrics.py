@@ -265,8 +265,6 @@ def _wrap_metric(name: str, function: MetricFunction) -> Metric:
 
 Headline = Literal["final", "last10", "mean", "validated", "max"]  # what a comparison may rest on
 Curve = Literal["final", "last10", "mean", "max", "median", "change"]  # read from a curve of accuracies
-
-
 # known of every round; the score is that of the last
 ByRound = Literal["macro", "worst", "bottom_decile", "loss", "auroc", "mae", "rmse", "perplexity"]
 Score = Literal[Curve, ByRound, "validated", "ari", "unseen"]

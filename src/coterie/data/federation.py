@@ -74,8 +74,6 @@ class Parts:
 INPUTS = "inputs"  # in the provenance of samples that have several
 SITES = "sites"  # in the provenance of clients whose sites are known: the site of each, by its id
 TOKENS = "tokens_of"  # in the provenance of texts whose next tokens are predicted: the tokenizer
-
-
 # A set's own split: the value of `Samples.given` for each sample. What is in no part (-1) is left over.
 TRAIN, VALIDATION, TEST, NOWHERE = 0, 1, 2, -1
 

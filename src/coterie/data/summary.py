@@ -72,8 +72,6 @@ class PartitionSummary:
 MAX_DOTS = 60  # clients up to which each has its own column of dots
 MAX_SHOWN = 1000  # clients a heat map shows at most; of more, as many evenly spaced ones
 FORMATS = (".svg", ".png", ".pdf")
-
-
 # Okabe and Ito's colours, which colour-blind readers can distinguish
 COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000"]
 

@@ -20,8 +20,6 @@ from coterie.models.mlp import Mlp
 TITLE = "Model 'efficientnet_lite0'"
 TENSORS = 294  # without those of the thousand classes
 THEIR_LOGITS = "_fc."
-
-
 # in a block, and at the two ends, where the count of batch norms starts again
 IN_BLOCK = {
     "_expand_conv": "wide.0",

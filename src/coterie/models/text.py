@@ -90,8 +90,6 @@ def check_length(where: str, length: int) -> None:
 
 
 Trained = Literal["head", "lora", "all"]
-
-
 # The layers that make queries and values, by the names that encoders and language models give them: where LoRA's authors put adapters
 ENCODER_ATTENTION_LAYERS = ("query", "value", "q_proj", "v_proj", "q_lin", "v_lin", "q", "v")
 

@@ -84,8 +84,6 @@ UNASSIGNED = "#D0D0D0"  # a client that is in no group
 RAMP = ("#F4F8FB", "#56B4E9", "#0072B2", "#00253A")  # from nothing to all, lightness falling throughout
 LOCAL_NAME = "Training alone"
 SOLID, DASHED, DOTTED, LONG, DOT_DASHED = [1, 0], [6, 4], [2, 3], [12, 4], [6, 3, 2, 3]
-
-
 BASELINES: dict[MethodRole, tuple[str, str, list[int]]] = {
     "uniform": ("FedAvg, equal weights", BROWN, DASHED),
     "local": (LOCAL_NAME, OLIVE, DOTTED),
