@@ -64,7 +64,7 @@ from coterie.methods.moon import MOON as MOON
 from coterie.methods.neighbour_prox import NeighbourProx as NeighbourProx
 from coterie.methods.one_model import OneModelMethod as OneModelMethod
 from coterie.methods.own_norm import OwnNorm as OwnNorm
-from coterie.methods.rate_override import RateOverride as RateOverride
+from coterie.methods.wrapper import RateOverride as RateOverride
 from coterie.methods.reptile import FedDist as FedDist
 from coterie.methods.reptile import FedDWS as FedDWS
 from coterie.methods.restarts import Restarts as Restarts
