@@ -46,7 +46,7 @@ ROUNDS = 20
 
 
 def remembering() -> Callable[..., StructureResult]:
-    """`find_groups` for methods that ask the same clients the same question: they share the answer, which takes most of the time to find."""
+    """`find_groups` for methods that ask the same clients the same question: they share the answer, which takes most of the time."""
     known: dict[tuple[bytes, str, int], StructureResult] = {}
 
     def remembered(probes: Probes, rng: np.random.Generator, most: int) -> StructureResult:

@@ -64,7 +64,6 @@ from coterie.methods.moon import MOON as MOON
 from coterie.methods.neighbour_prox import NeighbourProx as NeighbourProx
 from coterie.methods.one_model import OneModelMethod as OneModelMethod
 from coterie.methods.own_norm import OwnNorm as OwnNorm
-from coterie.methods.wrapper import RateOverride as RateOverride
 from coterie.methods.reptile import FedDist as FedDist
 from coterie.methods.reptile import FedDWS as FedDWS
 from coterie.methods.restarts import Restarts as Restarts
@@ -73,6 +72,7 @@ from coterie.methods.scaffold import SCAFFOLD as SCAFFOLD
 from coterie.methods.server_optimised import ServerOptimised as ServerOptimised
 from coterie.methods.simagg import SimAgg as SimAgg
 from coterie.methods.simprox import SimProx as SimProx
+from coterie.methods.wrapper import RateOverride as RateOverride
 from coterie.report.charts.accuracy import plot as plot
 from coterie.report.report import write_report as write_report
 from coterie.run.callbacks import Callback as Callback

@@ -346,7 +346,7 @@ def test_a_model_of_the_users_own_is_built_only_if_said_again(tmp_path: Path, mo
     )
     monkeypatch.syspath_prepend(tmp_path)
     write_bundle(replace(bundle_of(None, {"a": 0}), model="own_net:net"), tmp_path / "b")
-    with pytest.raises(UserError, match="if you trust it, say so with trust=True"):
+    with pytest.raises(UserError, match="if you trust it, add trust=True"):
         read_bundle(tmp_path / "b")
     assert read_bundle(tmp_path / "b", "own_net:net").answer(np.zeros((1, 3))).classes.shape == (1,)
 

@@ -136,5 +136,5 @@ def test_a_long_list_of_arrays_is_not_read(tmp_path: Path, monkeypatch: pytest.M
 def test_a_head_of_any_length_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = crafted(tmp_path / "head", nothing)
     monkeypatch.setattr(files, "MOST_HEAD", 100)
-    with pytest.raises(UserError, match="more than the 100 bytes of any bundle's"):
+    with pytest.raises(UserError, match=r"more than any bundle's \(100 bytes\)"):
         read_bundle(folder)

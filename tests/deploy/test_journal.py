@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from coterie._util import files
 from coterie._util.json_io import read_json, write_json
 from coterie.deploy.server.runs import JOURNAL_FILE, STATUS_FILE, Journal, read_journal
 
@@ -31,12 +30,12 @@ def test_two_threads_write_the_status_at_once(tmp_path: Path, monkeypatch: pytes
 
     def interrupted(handle: int) -> None:
         sync(handle)
-        monkeypatch.setattr(files.os, "fsync", sync)
+        monkeypatch.setattr(os, "fsync", sync)
         other = threading.Thread(target=write_json, args=(path, {"status": "complete"}))
         other.start()
         other.join()
 
-    monkeypatch.setattr(files.os, "fsync", interrupted)
+    monkeypatch.setattr(os, "fsync", interrupted)
     write_json(path, {"status": "running"})
     assert read_json(path) == {"status": "running"}  # the last rename counts
     assert [found.name for found in tmp_path.iterdir()] == [STATUS_FILE]

@@ -12,9 +12,9 @@ from coterie.core.asks import Ask, AskErrors, Evaluate, Gradient, Losses, Share,
 from coterie.core.local import Local, LocalRule
 from coterie.core.serving import Serving
 from coterie.deploy.messages import MessageError, SiteCard, from_message, to_message
+from coterie.deploy.orders import ASKS
 from coterie.deploy.site.permission import get_rule_name
 from coterie.deploy.site.policy import (
-    ASKS,
     DEFAULT_POLICY,
     MODEL_WORDS,
     OWN_MODELS,

@@ -342,4 +342,6 @@ def test_join_stops_on_data_that_would_give_meaningless_results(tmp_path: Path, 
 def test_the_status_of_a_federation_has_the_columns_that_the_sites_agreed_on(aligned: Fed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coterie.deploy.server.runs.find_expiring", lambda federation: {})  # there are no certificates
     found = summarize_federation(FederationFolder(aligned.folder, "127.0.0.1", 1, SITES))
-    assert found["columns"] == [column.name for column in aligned.bundle(SITES[0]).schema.columns]
+    schema = aligned.bundle(SITES[0]).schema
+    assert schema is not None
+    assert found["columns"] == [column.name for column in schema.columns]

@@ -10,6 +10,7 @@ from torch import nn
 
 from coterie.core.local import Local
 from coterie.engines import routes
+from coterie.engines.fused import gpu_route
 from coterie.engines.routes import TABLE, Case, Row, choose_ask_route, choose_engine, choose_route, name_kind
 from coterie.engines.world import World
 from coterie.methods.moon import MOONRule
@@ -83,7 +84,7 @@ def first_row(world: World, local: Local) -> Row:
     ],
 )
 def test_conditions_on_a_gpu(world: World, local: Local, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes.gpu_route, "is_available", lambda: True)
+    monkeypatch.setattr(gpu_route, "is_available", lambda: True)
     row = first_row(world, local)
     assert f"{row.route}: {row.backend}" == route
 

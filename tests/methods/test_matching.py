@@ -71,7 +71,8 @@ def shuffled(module: nn.Module, seed: int) -> Floats:
 
 
 def align(vector: Floats, reference: Floats, layers: tuple[NeuronLayer, ...]) -> Floats:
-    return align_models(vector[None], reference[None], np.zeros(1, np.int64), layers)[0][0]
+    found, _ = align_models(vector[None], reference[None], np.zeros(1, np.int64), layers)
+    return np.asarray(found[0])
 
 
 def cost(vector: Floats, reference: Floats, layers: tuple[NeuronLayer, ...], layout: Layout) -> float:

@@ -62,7 +62,7 @@ def test_scores_and_perplexity(options: dict[str, Any]) -> None:
     own = clients.query("id == 'site-0'").iloc[0]
     test = options["data"].x[options["data"].test[0]]
     assert first.predict(test).sum() == pytest.approx(own["log_likelihood"], rel=1e-5)
-    with pytest.raises(UserError, match="does not say how texts of 'spoken' become tokens"):
+    with pytest.raises(UserError, match="does not state how texts of 'spoken' become tokens"):
         first.predict(["a text"])
 
 

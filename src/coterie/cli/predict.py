@@ -70,7 +70,8 @@ def predict(
         _print_predictions(get_columns(own), lines, console)
     origin, served_by = own.origin, own.answered(int(found.models[0]))
     words, scores = ("", {}) if rows.y is None else describe_row_scores(found.classes, rows.y, own.task)
-    summary = f"{len(lines)} row{'' if len(lines) == 1 else 's'} answered by {served_by} ({origin.method}, seed {origin.seed}, round {origin.round_})"
+    by = f"{served_by} ({origin.method}, seed {origin.seed}, round {origin.round_})"
+    summary = f"{len(lines)} row{'' if len(lines) == 1 else 's'} answered by {by}"
     console.print("; ".join(filter(None, [summary, words, f"written to {out}" if out else ""])) + ".", soft_wrap=True)
     if as_json:
         listed = [dict(zip(get_columns(own), line, strict=True)) for line in lines]

@@ -355,7 +355,6 @@ def _get_checked_columns(reply: type[Reply]) -> frozenset[str]:
 
 def _take_rows(record: Any, rows: Array, n: int, exclude: tuple[str, ...] = ()) -> dict[str, Any]:
     """Every per-client array of a dataclass, alone or by name, cut to these rows."""
-    cut: dict[str, Any] = {
-        k: v[rows] for k, v in vars(record).items() if isinstance(v, np.ndarray | Vectors) and len(v) == n and k not in exclude
-    }
+    fields: dict[str, Any] = {k: v for k, v in vars(record).items() if isinstance(v, np.ndarray | Vectors) and k not in exclude}
+    cut = {k: v[rows] for k, v in fields.items() if len(v) == n}
     return cut | {"extra": {name: v[rows] for name, v in record.extra.items()}} if getattr(record, "extra", None) else cut

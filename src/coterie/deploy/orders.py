@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from hashlib import sha256
 from types import CodeType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from coterie.core.asks import Ask
 from coterie.deploy.files import escape_text, is_name
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from coterie.engines.engine import StampedAsk
 
 
+AskName = Literal["Train", "Gradient", "Losses", "AskErrors", "Evaluate", "SketchedTrain", "SketchedGradient"]
+
 LARGEST_ORDER = 1 << 18  # bytes of its JSON
 LONGEST_NOTE = 500  # characters of the operator's name and of what the run is for
 LARGEST_COUNT = 10**9  # rounds, clients, epochs, samples of a batch
 SHORT_HASH = 12  # characters of a hash that people read and type
 KINDS_OF_ORDER = ("study", "inspect")
-ASKS = ("Train", "Gradient", "Losses", "AskErrors", "Evaluate")  # a sketch counts as the ask that it is made of
+ASKS: tuple[AskName, ...] = ("Train", "Gradient", "Losses", "AskErrors", "Evaluate")  # a sketch counts as the ask that it is made of
 
 
 class OrderError(ValueError):

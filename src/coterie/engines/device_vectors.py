@@ -98,7 +98,8 @@ class DeviceVectors(NDArrayOperatorsMixin, Vectors):
 
     def get_tensor(self, chosen: Ints | None = None) -> Tensor:
         """The tensor itself, or a copy of some of its rows."""
-        return self.values if chosen is None else self.values[as_tensor(chosen, self.values.device)]
+        values: Tensor = self.values
+        return values if chosen is None else values[as_tensor(chosen, values.device)]
 
     def fetch(self) -> Floats:
         """(n, d) the numbers, fetched now."""

@@ -43,7 +43,7 @@ def reproduce(study: Reproduction, *, out: Path, data_dir: Path | None = None, *
 SCORE_KEYS = ["part", "method", "seed"]
 NOT_ASKED = "not asked for"  # what was kept once of a part that the command had left out
 ALL_EARLY = "all its runs ended early"
-NOT_KEPT = "test clients: not kept with the scores, so this says nothing about other clients or samples"
+NOT_KEPT = "test clients: not kept with the scores, so no estimate for other clients or samples"
 
 
 def rejudge(study: Reproduction, scores: Path, data_dir: Path | None = None) -> ReproductionResult:

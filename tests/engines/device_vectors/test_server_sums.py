@@ -40,6 +40,7 @@ def test_rows_less_a_row_are_those_of_arrays(device: str, n: int, d: int, flat: 
     assert there._fetched is None
     assert isinstance(found, Vectors)
     assert_array_equal(np.asarray(found), vectors - row)
+    assert found.update_norms is not None
     assert_allclose(found.update_norms, np.linalg.norm(vectors - row, axis=1), rtol=1e-6)
     assert_array_equal(as_vectors(vectors).subtract(row), vectors - row)
 
@@ -130,4 +131,4 @@ def test_of_models_near_their_reference_no_products_are_read(kind: type, monkeyp
     near = held(vector + np.float32(1e-4) * some(5, len(vector)))
     found, changed = align_models(near.as_array(), vector[None], np.zeros(5, np.int64), build_layer_chain(make_layout(module)))
     assert not changed.any()
-    assert found is near
+    assert found is near  # type: ignore[comparison-overlap]

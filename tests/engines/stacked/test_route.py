@@ -1,5 +1,5 @@
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -214,7 +214,9 @@ def test_rounds_of_few_steps_are_captured_once_there_were_enough_of_them(monkeyp
 @pytest.mark.parametrize(("model", "shape"), [("mlp(12, 10, 8)", (6,)), ("cnn", (12, 12)), ("lstm(5, 2, 4)", (4, 3))])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("convolutions", ["grouped", "products"])
-def test_a_gpu_agrees_with_the_float64_loop(model: str, shape: tuple[int, ...], optimizer: Optimizer, convolutions: str) -> None:
+def test_a_gpu_agrees_with_the_float64_loop(
+    model: str, shape: tuple[int, ...], optimizer: Optimizer, convolutions: Literal["grouped", "products"]
+) -> None:
     task = noise_world(model, shape, [5, 30, 9, 1, 14, 22, 17, 3, 11, 8])
     job = job_for(task, epochs=np.full(10, 5), lr=np.full(10, 0.02 if optimizer == "sgd" else 0.002), mu=np.full(10, 0.1))
     # Adam divides by the size of the gradient: where that is nearly nought, float32 decides which way a weight goes.

@@ -185,7 +185,8 @@ def limit_queues(relayed: int = RELAYED, unread: int = UNREAD) -> None:
 
     def process_frame(self: Any, connection: Any, frame: Any) -> None:
         if isinstance(connection.conn, PrivateSocketConnection):  # of the job, which must always be read: it would wait for the sites
-            return submit(self, connection, frame)
+            submit(self, connection, frame)
+            return
         slots = vars(connection).setdefault("coterie_slots", threading.Semaphore(relayed))
         slots.acquire()
         try:

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from coterie.deploy.files import escape_text
-from coterie.deploy.orders import ASKS, LONGEST_NOTE, OrderTerms
+from coterie.deploy.orders import ASKS, LONGEST_NOTE, AskName, OrderTerms
 from coterie.deploy.site.ledger import Charge, Ledger
-from coterie.deploy.site.policy import OWN_MODELS, OWN_RULES, SKETCHED, AskName, ClipNoise, DpSgd, NoPrivacy, Policy
+from coterie.deploy.site.policy import OWN_MODELS, OWN_RULES, SKETCHED, ClipNoise, DpSgd, NoPrivacy, Policy
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from coterie.core.arrays import Ints
 from coterie.core.specs import Spec, parse, split_at
 from coterie.deploy.files import escape_text
 from coterie.deploy.messages import Denial
-from coterie.deploy.orders import ASKS, OrderTerms
+from coterie.deploy.orders import ASKS, AskName, OrderTerms
 
 if TYPE_CHECKING:
     from coterie.engines.engine import StampedAsk
@@ -113,7 +113,6 @@ def _is_listed(spec: str, names: Iterable[str]) -> bool:
     return spec in names or all(part in names for part in parts)
 
 
-AskName = Literal["Train", "Gradient", "Losses", "AskErrors", "Evaluate", "SketchedTrain", "SketchedGradient"]
 SKETCHED: tuple[AskName, ...] = ("SketchedTrain", "SketchedGradient")  # answered, too, where the whole is
 
 # Coterie's own; listed here so that reading a policy needs no torch

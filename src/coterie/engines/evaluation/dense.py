@@ -174,7 +174,7 @@ def log_softmax(outputs: Floats) -> Floats:
 class NumpyEvaluator(DenseEvaluator):
     """On the CPU. The caller limits linear algebra to one thread, and may spread pieces over `threads`."""
 
-    xp = np
+    xp: ClassVar[Any] = np
 
     def __init__(self, federation: Federation, sizes: tuple[int, ...], threads: int = 1) -> None:
         super().__init__(federation, sizes)
@@ -350,7 +350,7 @@ def _log_softmax_by_sample(outputs: Floats) -> Floats:
 class TorchEvaluator(DenseEvaluator):
     """In tensors; the data stay on the device."""
 
-    xp = torch
+    xp: ClassVar[Any] = torch
 
     def __init__(self, federation: Federation, sizes: tuple[int, ...], device: torch.device) -> None:
         super().__init__(federation, sizes)

@@ -7,7 +7,7 @@ sample, tokens of texts.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -152,11 +152,12 @@ def evaluate(
     serving, n, task = ask.serving, len(ask.serving.clients), federation.task
     tally = make_tally(n, task, len(federation.classes))
     tally.limit = ask.loss_limit
-    answer: Callable[[Floats, Ints | None], tuple[Array, Doubles]]
+    chosen: tuple[Callable[..., None], Callable[..., Any], Callable[..., Any] | None]
     if judge is not None and len(federation.classes) > 2 and isinstance(tally, ClassTally):
-        add, answer, answer_each = tally.count, judge, None if each is None else each.judge
+        chosen = tally.count, judge, None if each is None else each.judge
     else:
-        add, answer, answer_each = tally.add, predict, None if each is None else each.predict
+        chosen = tally.add, predict, None if each is None else each.predict
+    add, answer, answer_each = chosen
     if ask.answers and parts is not None:
         tally.keep_answers(parts.sizes[serving.clients])
     rows = serving.rows
