@@ -62,7 +62,7 @@ batches of 10; everybody takes part where there are at most 100 clients, else 50
 groups, or 2 for fewer than 10 clients: nobody knows the right number. At most 500 samples a client (`most=500`).
 
 The score is accuracy, mean of the last ten rounds. An interval is the widest of those over draws and over test clients (95 %). *Better*
-leaves out 0 and has p < .05 after Holm's correction over the five methods, *worse* leaves out 0, *same* is shown to be within a point,
+leaves out 0 and has p < .05 after Holm's correction over the five methods, *worse* leaves out 0, *same* is equivalent within a point,
 *unclear* is none of these.
 """
 INSPECTED = """\
@@ -85,7 +85,7 @@ FedGroup's.
 BEYOND = """\
 ## Beyond random groups
 
-The same methods against themselves with random groups of the same sizes (among clients of like size, where sizes differ): what similarity
+The same methods against themselves with random groups of the same sizes (among clients of similar size, where sizes differ): what similarity
 itself brings. Bold where the interval leaves out 0.
 """
 
@@ -97,7 +97,7 @@ class Judged:
     label: str
     gap: Gap  # over FedAvg
     outcome: Outcome
-    beyond: Gap | None  # over random groups of the same sizes, among clients of like size where sizes differ
+    beyond: Gap | None  # over random groups of the same sizes, among clients of similar size where sizes differ
 
 
 @dataclass(frozen=True)

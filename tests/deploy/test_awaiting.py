@@ -168,7 +168,7 @@ def test_a_job_that_ends_takes_what_was_on_its_way_with_it(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"plan": replace(SETTINGS.plan, speeds="equal")}, "a real federation's clients take their own time: leave speeds= away"),
+        ({"plan": replace(SETTINGS.plan, speeds="equal")}, "a real federation's clients take their own time: omit speeds="),
         ({"methods": ("fedavg", "fedsim")}, "'fedsim' cannot be run with buffer_size=2"),
     ],
 )

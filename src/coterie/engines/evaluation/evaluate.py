@@ -152,7 +152,7 @@ def evaluate(
     serving, n, task = ask.serving, len(ask.serving.clients), federation.task
     tally = make_tally(n, task, len(federation.classes))
     tally.limit = ask.loss_limit
-    chosen: tuple[Callable[..., None], Callable[..., Any], Callable[..., Any] | None]
+    chosen: tuple[Callable[..., None], Callable[..., tuple[Array, Doubles]], Callable[..., tuple[Array, Doubles]] | None]
     if judge is not None and len(federation.classes) > 2 and isinstance(tally, ClassTally):
         chosen = tally.count, judge, None if each is None else each.judge
     else:
