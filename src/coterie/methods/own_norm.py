@@ -32,8 +32,7 @@ class OwnNormState(State, Generic[S]):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnNorm(Wrapper[OwnNormState[S], S]):
-    """The method it wraps, with batch norms that no client sends; a client that has not trained yet starts with, and is served, the initial
-    ones."""
+    """The wrapped method with batch norms that no client sends; a client that has not trained yet has the initial ones."""
 
     keep: Literal["layers", "statistics"] = setting("layers", "What stays: whole batch norms (FedBN), or their running statistics alone.")
 

@@ -152,12 +152,11 @@ def evaluate(
     serving, n, task = ask.serving, len(ask.serving.clients), federation.task
     tally = make_tally(n, task, len(federation.classes))
     tally.limit = ask.loss_limit
-    chosen: tuple[Callable[..., None], Callable[..., tuple[Array, Doubles]], Callable[..., tuple[Array, Doubles]] | None]
+    add: Any = tally.add  # scores or classes, as `answer` gives them
+    answer: Any = predict
+    answer_each: Any = None if each is None else each.predict
     if judge is not None and len(federation.classes) > 2 and isinstance(tally, ClassTally):
-        chosen = tally.count, judge, None if each is None else each.judge
-    else:
-        chosen = tally.add, predict, None if each is None else each.predict
-    add, answer, answer_each = chosen
+        add, answer, answer_each = tally.count, judge, None if each is None else each.judge
     if ask.answers and parts is not None:
         tally.keep_answers(parts.sizes[serving.clients])
     rows = serving.rows
