@@ -2,7 +2,7 @@
 
 usage: python -m benchmarks.against BASE [--repeats 7] [--data-dir DIR]
 
-BASE is a commit. Each tree runs the studies through the public API, so that only `coterie.study` must be the same in both.
+BASE is a commit, or a folder that holds another tree. Each tree runs the studies through the public API, so that only `coterie.study` must be the same in both.
 Without MNIST in --data-dir the studies use embedded data.
 """
 
@@ -11,6 +11,8 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -56,18 +58,30 @@ def main() -> int:
         serve(options.data_dir)
         return 0
     if options.base is None:
-        parser.error("BASE, a commit, is missing")
+        parser.error("BASE, a commit or a folder, is missing")
     slower = 0
-    with tempfile.TemporaryDirectory() as folder:
-        base = Path(folder) / "base"
-        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(base), options.base], cwd=ROOT, check=True)
-        try:
-            sides = {name: _start(tree, options.data_dir) for name, tree in (("base", base), ("this", ROOT))}
-            for study in STUDIES:
-                slower += _compare(study, sides, options.repeats) > LIMIT
-        finally:
-            subprocess.run(["git", "worktree", "remove", "--force", str(base)], cwd=ROOT, check=True)
+    with _open_tree(options.base) as base:
+        sides = {name: _start(tree, options.data_dir) for name, tree in (("base", base), ("this", ROOT))}
+        for study in STUDIES:
+            slower += _compare(study, sides, options.repeats) > LIMIT
+        for process in sides.values():
+            process.terminate()
     return 1 if slower else 0
+
+
+@contextmanager
+def _open_tree(base: str) -> Iterator[Path]:
+    """The other tree: a folder as it is, a commit in a worktree of its own."""
+    if Path(base).is_dir():
+        yield Path(base).resolve()
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "base"
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(tree), base], cwd=ROOT, check=True)
+        try:
+            yield tree
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(tree)], cwd=ROOT, check=True)
 
 
 def _start(tree: Path, data_dir: str | None) -> "subprocess.Popen[str]":

@@ -8,6 +8,7 @@ sends that signal when the starting *thread* ends, and FLARE starts its jobs fro
 import ctypes
 import os
 import runpy
+import shlex
 import signal
 import sys
 import threading
@@ -57,16 +58,27 @@ def _kill_group() -> None:
 
 
 def _guard_jobs() -> None:
-    """Have FLARE start its job processes as children in the same sense. Their starting threads end early, so they watch."""
-    from nvflare.app_common.job_launcher import process_launcher
+    """Have FLARE start its job processes as children in the same sense. Their starting threads end early, so they watch.
 
-    spawn = process_launcher.spawn_process
+    FLARE writes a job's command as one text and splits it at spaces: paths are quoted here, so that they may have some.
+    """
+    from nvflare.apis.job_launcher_spec import JobProcessArgs
+    from nvflare.app_common.job_launcher import process_launcher
+    from nvflare.utils import job_launcher_utils
+
+    spawn, write = process_launcher.spawn_process, job_launcher_utils._job_args_str
+    paths = (JobProcessArgs.WORKSPACE, JobProcessArgs.STARTUP_DIR, JobProcessArgs.APP_ROOT)
 
     def spawn_guarded(words: list[str], environment: dict[str, str]) -> Any:
         place = words.index("-m")
-        return spawn([*child_command(words[:place], words[place + 1], WATCH), *words[place + 2 :]], environment)
+        return spawn([*child_command([sys.executable], words[place + 1], WATCH), *words[place + 2 :]], environment)
+
+    def write_quoted(options: dict[str, tuple[str, str]], names: list[str]) -> Any:
+        quoted = {name: (options[name][0], shlex.quote(options[name][1])) for name in paths if name in options}
+        return write({**options, **quoted}, names)
 
     process_launcher.spawn_process = spawn_guarded
+    job_launcher_utils._job_args_str = write_quoted
 
 
 def main() -> None:
