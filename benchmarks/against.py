@@ -2,7 +2,8 @@
 
 usage: python -m benchmarks.against BASE [--repeats 7] [--data-dir DIR]
 
-BASE is a commit, or a folder that holds another tree. Each tree runs the studies through the public API, so that only `coterie.study` must be the same in both.
+BASE is a commit, or a folder that holds another tree. Each tree runs the studies through the public API, so that only
+`coterie.study` must be the same in both.
 Without MNIST in --data-dir the studies use embedded data.
 """
 
