@@ -24,8 +24,8 @@ ROOT = Path(__file__).parent.parent
 LIMIT = 1.05  # of the median: slower than that is reported
 IMAGES, SMALL = "mnist/powerlaw(clients=1000)", "synthetic(iid,clients=1000)"
 STUDIES: dict[str, tuple[list[str], dict[str, Any]]] = {
-    "mclr": (["fedavg"], {"rounds": 3, "cohort": 20, "epochs": 20, "lr": 0.03, "seeds": [0], "evaluate_every": 3}),
-    "mclr, evaluated": (["fedavg"], {"rounds": 3, "cohort": 20, "epochs": 20, "lr": 0.03, "seeds": [0]}),
+    "mclr": (["fedavg"], {"rounds": 30, "cohort": 20, "epochs": 20, "lr": 0.03, "seeds": [0], "evaluate_every": 30}),
+    "mclr, evaluated": (["fedavg"], {"rounds": 30, "cohort": 20, "epochs": 20, "lr": 0.03, "seeds": [0]}),
     "lanes": (["fedavg", "fedprox(mu=1)"], {"rounds": 2, "cohort": 20, "epochs": 5, "lr": 0.03, "seeds": list(range(35))}),
     "server": (
         ["fedsim(clusters=5)", "fedgroup(groups=4)", "fesem(groups=4)", "simprox", "flhc(groups=4)"],
