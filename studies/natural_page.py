@@ -85,8 +85,8 @@ FedGroup's.
 BEYOND = """\
 ## Beyond random groups
 
-The same methods against themselves with random groups of the same sizes (among clients of similar size, where sizes differ): what similarity
-itself brings. Bold where the interval leaves out 0.
+The same methods against themselves with random groups of the same sizes (among clients of similar size, where sizes differ): what
+similarity itself brings. Bold where the interval leaves out 0.
 """
 
 
