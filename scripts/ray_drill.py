@@ -139,7 +139,7 @@ def main(rounds: int, drills: Sequence[str]) -> None:
             tell("worker", disturbed(root / "worker", rounds, two, lambda study: named(study.pid, "python")[-1:]))
         if "driver" in drills:
             tell("driver", disturbed(root / "driver", rounds, two, lambda study: [study.pid]))
-        for name, hurt in (("ray-worker", "ray::_wave"), ("ray-driver", ""), ("ray-head", "gcs_server raylet")):
+        for name, hurt in (("ray-worker", "ray::_run_wave"), ("ray-driver", ""), ("ray-head", "gcs_server raylet")):
             if name not in drills:
                 continue
             with cluster(up) as (address, held, _):

@@ -33,7 +33,7 @@ class KillsATask(Callback):
 
     def on_round(self, lane: Lane, record: RoundRecord) -> None:
         if not self.killed:
-            own = [child for child in psutil.Process(self.head).children(recursive=True) if child.name().startswith("ray::_wave")]
+            own = [child for child in psutil.Process(self.head).children(recursive=True) if child.name().startswith("ray::_run_wave")]
             if own:
                 self.killed = own[-1].pid
                 os.kill(self.killed, signal.SIGKILL)
