@@ -7,7 +7,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compile_function(function: F) -> F:
-    """The function as machine code that runs without the GIL; without a place to keep it, compiled anew in each process.
+    """The function as machine code that runs without the GIL; without a place to keep it, compiled again in each process.
 
     Sums keep the order in which they are written, and no product is fused with a sum: the bits are those of NumPy.
     """

@@ -36,7 +36,7 @@ def load_pretrained(who: str, where: str, what: str, load: Callable[[str, bool],
         return load(str(folder) if here else where, here)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         if here:
-            raise UserError(f"{who}: folder {where!r} holds no {what} that can be read ({_format_error(error)}): fetch it anew.") from error
+            raise UserError(f"{who}: folder {where!r} holds no {what} that can be read ({_format_error(error)}): get it again.") from error
         if _is_hub_unreachable(error):
             raise UserError(
                 f"{who}: {where!r} is not here and the Hugging Face hub cannot be reached: give the folder of a downloaded copy instead."

@@ -207,7 +207,7 @@ def read_records(evidence: Evidence, metric: str | MetricFunction | None = None)
     """Read everything that scores and findings need from the evidence of one draw, by the task's own metric or the one named."""
     settings, plan = evidence.settings, evidence.settings.plan
     if len(settings.draws) != 1:
-        raise ValueError("records are of one draw: take it with `evidence.of_draw`")
+        raise ValueError("records are of one draw: take it with `evidence.select_draw`")
     faults: list[str] = []
     n, index = len(evidence.ids), _LaneIndex(settings)
     rounds = np.array([r for r in range(plan.rounds + 1) if plan.is_evaluated(r)])

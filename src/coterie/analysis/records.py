@@ -48,7 +48,7 @@ class Records:
     evidence: Evidence  # where all this was read
     clock: Doubles | None = None  # (M, S, T + 1) simulated time at the end of each round; None where clients have no speeds
     malicious: Bools | None = None  # (S, N) clients that a simulated attack made malicious: no score counts them
-    answers: Array | None = None  # (M, S, N, bytes) after the last round, a bit or a float32 for each test sample: see `right_answers`
+    answers: Array | None = None  # (M, S, N, bytes) after the last round, a bit or a float32 for each test sample: see draws.py
     answered: Bools | None = None  # (M, S, N) where those were kept
     early: Mapping[tuple[str, int], int] = field(default_factory=dict)  # by method and seed that stopped by validation: its last round
     population: Mapping[str, Doubles] = field(default_factory=dict)  # (M, S, R) each, of all clients, where rows are of a sample
@@ -57,7 +57,7 @@ class Records:
     mae: Doubles | None = None  # (M, S, R) mean absolute error over all test samples, of a regression
     rmse: Doubles | None = None  # (M, S, R) root mean squared error
     perplexity: Doubles | None = None  # (M, S, R) of all test tokens, where texts are predicted
-    unit: Doubles | None = None  # (S,) what a sample's error, or its right labels, are divided by to be a credit: see `right_answers`
+    unit: Doubles | None = None  # (S,) what a sample's error, or its right labels, are divided by to be a credit: see draws.py
 
     @cached_property
     def accuracy(self) -> Doubles:

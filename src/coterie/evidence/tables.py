@@ -74,7 +74,7 @@ TABLES = ("rounds", "clients", "central", "mixing", "groups", "clusters", "absen
 KEYS = ("draw", "method", "seed", "round")
 EXTRA = "extra"  # of the table of rounds, for `planned`: what the evaluation of a round left that is evaluated only because it is the last
 UNSEEN = "unseen"  # of a roster, where some clients take no part: whether this is one
-ANSWERS = "answers"  # of the table of clients: a bit, or a float32, for each test sample (see `engines.tallies`); kept of the last round
+ANSWERS = "answers"  # of the table of clients: a bit, or a float32, for each test sample (see `engines.evaluation`); kept of the last round
 
 
 def make_tables(

@@ -1,7 +1,7 @@
 """The number of groups read from points: silhouette, gap, stability.
 
-Other ways are a test of structure (`structure`) and a short pilot run (`methods.trial`). A new way has a name in `ChoiceRule`: one that
-reads points is a case of `choose_from_points`, one that asks clients a case of `methods.number.ChoosesGroups`.
+Other ways are a test of structure (`structure`) and a short pilot run (`methods.group_number`). A new way has a name in `ChoiceRule`:
+one that reads points is a case of `choose_from_points`, one that asks clients a case of `methods.group_number.GroupNumberMixin`.
 """
 
 from typing import Literal

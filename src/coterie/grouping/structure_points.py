@@ -54,7 +54,7 @@ class WardTree:
 
 
 # Directions with much variance are toned down to this power of it, so that the last groups to part are heard beside the first. This and
-# LONGEST were chosen on other seeds than docs/inspect.md reports.
+# MAX_DISTANCE were chosen on other seeds than docs/inspect.md reports.
 EVENING_POWER = 0.4
 MAX_DISTANCE = 2.0  # times the median distance from the middle, to which clients farther out are drawn in
 PAIRINGS = 39
@@ -113,7 +113,7 @@ def place_clients(points: Doubles, sizes: Doubles, kept: int) -> tuple[Doubles, 
 
 
 def compute_shrink_factors(points: Doubles, sizes: Doubles, kept: int) -> Doubles:
-    """(n,) the factors that draw clients far out in to LONGEST; 1 for all others.
+    """(n,) the factors that draw clients far out in to MAX_DISTANCE; 1 for all others.
 
     A few clients far from all others, as heavy tails have them, would account for most of the variance and pass for groups. A group far
     out keeps its place apart: it is drawn in as a whole.

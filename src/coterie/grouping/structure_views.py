@@ -68,7 +68,7 @@ class Views:
     counts: Doubles  # (2, n, C)
     means: Doubles  # (C, p) the class means of the federation, not scaled
     noise: tuple[Doubles, ...]  # one a class: (r, p), a factor F of the covariance F'F of a single sample of the class, not scaled
-    shrink_factors: tuple[Doubles, ...]  # one a view: (n,) what clients far out were multiplied by, see `placing.reins`
+    shrink_factors: tuple[Doubles, ...]  # one a view: (n,) what clients far out were multiplied by, see `structure_points`
 
 
 def make_views(probes: Probes) -> Views:

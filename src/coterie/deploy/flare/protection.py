@@ -303,7 +303,7 @@ VERSION = "2.9."  # of FLARE: the one whose messages `protection` lists, and tha
 COMMANDS = {
     *("_cert_login", "_logout", "_commands", "_check_session"),
     *("submit_job", "list_jobs", "abort_job", "enable_client", "disable_client"),
-}  # that an operator may give to the server: what `sessions` uses
+}  # that an operator may give to the server: what the operator's session uses
 
 
 def check_flare_version() -> None:

@@ -78,7 +78,7 @@ def combine(
     rows: int, length: int, terms: int, x: Floats, x_at: int, factors: Floats, factor_at: int, term_stride: int, row_stride: int,
     out: Floats, out_at: int, then: int, lr: np.float32, decay: np.float32, mu: np.float32, anchor: Floats,
 ) -> None:  # fmt: skip
-    """g[r] = sum_t factors[t, r] * x[t] for all rows, and what `then` says of it (see `tiles.sums`)."""
+    """g[r] = sum_t factors[t, r] * x[t] for all rows, and what `then` says of it (see `compute_sums`)."""
     row, stride = 0, pad_length(length)
     while row < rows:
         strip = SUM_ROWS if rows - row >= SUM_ROWS else 1
@@ -139,7 +139,7 @@ def collect_gradient(
     plan: Ints, layer: int, count: int, batch: Floats, acts: Floats, deltas: Floats, ones: Floats, out: Floats, then: int,
     lr: np.float32, decay: np.float32, mu: np.float32, anchor: Floats,
 ) -> None:  # fmt: skip
-    """The gradient of a layer's weight and bias over a chunk, and what `then` says of it (see `tiles.sums`)."""
+    """The gradient of a layer's weight and bias over a chunk, and what `then` says of it (see `compute_sums`)."""
     inputs, outputs, source = plan[layer, IN], plan[layer, OUT], plan[layer, ACTS]
     x, x_at = (batch, 0) if layer == 0 else (acts, plan[layer - 1, ACTS])
     combine(
@@ -200,7 +200,7 @@ _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 
 
 class KernelJob(NamedTuple):
-    """A `FusedJob` as the kernel takes it: no None (an array without rows instead), and the steps counted."""
+    """A `TrainingJob` as the kernel takes it: no None (an array without rows instead), and the steps counted."""
 
     plan: Ints
     x: Floats
@@ -301,13 +301,13 @@ def train_one(t: KernelJob, i: int, space: WorkerBuffers, stop: Ints) -> None:
     decay, mu = np.float32(t.weight_decay[i]), np.float32(t.mu[i])
     chunk = len(space.ones)
     spread_model(t.plan, t.models, t.start[i], space.weights)
-    anchor = space.weights  # without a pull there is no anchor, and w - w is nought
+    anchor = space.weights  # without a pull there is no anchor, and w - w is 0
     if mu != 0:
         anchor = space.anchor
         own = len(t.anchors) > 0
         spread_model(t.plan, t.anchors if own else t.models, i if own else t.start[i], anchor)
     linear = space.linear[:0]
-    if len(t.linear) and np.any(t.linear[i]):  # a row of noughts takes the same way as no row, for the same bits
+    if len(t.linear) and np.any(t.linear[i]):  # a row of zeros takes the same way as no row, for the same bits
         linear = space.linear
         spread_model(t.plan, t.linear, i, linear)
     if momentum != 0:
@@ -396,7 +396,7 @@ def get_chunk_size(job: TrainingJob) -> int:
 
 
 def _make_plan(sizes: tuple[int, ...], chunk: int) -> Ints:
-    """One row per layer, in the columns that `network` names."""
+    """One row per layer, in the columns IN to ACTS."""
     rows, place, flat, acts = [], 0, 0, 0
     for inputs, outputs in pairwise(sizes):
         bias = place + outputs * get_row_length(inputs)

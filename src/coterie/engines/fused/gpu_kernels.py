@@ -82,7 +82,7 @@ def train_softmax(
         size = tl.minimum(batch, left)
         share = 1.0 / size
         g = tl.where(momentum == 0, 0.0, momentum * g)
-        for at in range(0, size):  # from nought: as range(place, place + size), Triton 3.6 made wrong batches from the second on
+        for at in range(0, size):  # from 0: as range(place, place + size), Triton 3.6 made wrong batches from the second on
             third = _load_sample(x, row, feature, FEATURES)
             row = _load_row(rows, place + at + 3, end)
             logits = tl.sum(w * sample[:, None], 0)

@@ -71,7 +71,7 @@ class Stack:
     anchors: list[Tensor]
     linear: list[Tensor]
     settings: list[Tensor]  # lr, momentum, weight_decay, mu, and whether there is a linear term, each (m, 1)
-    tables: list[Tensor] = field(default_factory=list)  # (m, 1) which of several tables each reads its tokens in; see `lookups`
+    tables: list[Tensor] = field(default_factory=list)  # (m, 1) which of several tables each reads its tokens in
 
     def cut(self, rows: RowChoice) -> "Stack":
         """These rows: views for a range, copies for numbers."""
