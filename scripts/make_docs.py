@@ -18,6 +18,7 @@ from coterie.engines import routes
 from coterie.methods.catalogue import methods, wrappers
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+METHODS, ARCHITECTURE = DOCS / "reference" / "methods", DOCS / "explanation" / "architecture.md"
 DATA = "digits/rotated(clients=40,groups=4)"
 PLAN = ct.Plan(rounds=14, cohort=10, local=ct.Local(epochs=2, batch_size=10, lr=0.1), evaluate_every=14)
 MARK = re.compile(r"<!-- cost:(\w+) -->(?:\n.*?<!-- /cost -->)?", re.DOTALL)
@@ -33,9 +34,9 @@ def commands() -> str:
 def listing() -> str:
     """Every method with its page and first line."""
     lines = ["# Methods", "", "| method | what it does |", "| --- | --- |"]
-    pages = {name: page.name for page in sorted((DOCS / "methods").glob("*.md")) for name in MARK.findall(page.read_text())}
+    pages = {name: page.name for page in sorted(METHODS.glob("*.md")) for name in MARK.findall(page.read_text())}
     if missing := [name for name in methods if name not in pages]:
-        sys.exit(f"docs/methods has no page with the mark <!-- cost:{missing[0]} -->: write one for the method {missing[0]!r}.")
+        sys.exit(f"docs/reference/methods has no page with the mark <!-- cost:{missing[0]} -->: write one for the method {missing[0]!r}.")
     for name in methods:
         first = (inspect.getdoc(methods[name]) or "").splitlines()[0].replace("|", r"\|")
         lines.append(f"| [`{name}`]({pages[name]}) | {first} |")
@@ -51,7 +52,7 @@ def architecture() -> str:
     rows = enumerate(routes.TABLE, start=1)
     lines += [f"| {number} | {row.condition} | `{row.route}` | {row.backend} | {row.why} |" for number, row in rows]
     table = "\n".join(lines)
-    page = (DOCS / "architecture.md").read_text()
+    page = (ARCHITECTURE).read_text()
     return re.sub(r"(<!-- routes -->\n).*?(<!-- /routes -->)", lambda m: f"{m[1]}{table}\n{m[2]}", page, flags=re.DOTALL)
 
 
@@ -85,7 +86,7 @@ def write_costs() -> None:
     """Fill the marks on the methods' pages."""
     found = costs()
     note = f"Measured on `{DATA}`, softmax regression (650 parameters), 10 of 40 clients a round, two local epochs:"
-    for page in sorted((DOCS / "methods").glob("*.md")):
+    for page in sorted(METHODS.glob("*.md")):
         text = page.read_text()
         filled = MARK.sub(lambda m: f"<!-- cost:{m[1]} -->\n`{m[1]}`. {note}\n\n{found[m[1]]}\n<!-- /cost -->", text)
         if filled != text:
@@ -94,7 +95,7 @@ def write_costs() -> None:
 
 def main() -> None:
     """Write, or check."""
-    made = {DOCS / "commands.md": commands(), DOCS / "methods" / "README.md": listing(), DOCS / "architecture.md": architecture()}
+    made = {DOCS / "reference" / "commands.md": commands(), METHODS / "README.md": listing(), ARCHITECTURE: architecture()}
     if "--check" in sys.argv:
         stale = [path.name for path, text in made.items() if not path.exists() or path.read_text() != text]
         sys.exit(f"not up to date, run make docs: {', '.join(stale)}" if stale else 0)
