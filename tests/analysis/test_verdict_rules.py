@@ -150,9 +150,9 @@ def test_outcomes(test: Gap, p: float, outcome: str) -> None:
 def test_a_simpler_method_is_judged_by_its_interval() -> None:
     shown = Equivalence(0.01, 0.03)
     few = gain(1.0, 0.1, seeds=4)  # whatever the number of seeds: it is no hypothesis
-    found = [decide_by_interval(gap, shown) for gap in (few, gain(-1.0, 0.1), gain(0.0, 0.1), gain(1.0, seeds=1))]
+    found = [decide_by_interval(gap, shown) for gap in (few, gain(-1.0, 0.1), gain(0.01, 0.1), gain(1.0, seeds=1))]
     assert found == ["better", "worse", "same", "unjudged"]
-    assert decide_by_interval(gain(0.0, 0.1), NOT_SHOWN) == "unclear"
+    assert decide_by_interval(gain(0.01, 0.1), NOT_SHOWN) == "unclear"
 
 
 def test_the_commands_margin_is_the_rules() -> None:
