@@ -1,4 +1,4 @@
-"""How many groups does every method find by itself, and what does it cost or gain? The tables of docs/choice.md.
+"""How many groups does every method find by itself, and what does it cost or gain? The tables of docs/howto/choose-groups.md.
 
     python -m benchmarks.choice_table --seeds 0-99 [--cohort 20] [--only 'iid;rotated'] > choice.jsonl
     python -m benchmarks.choice_table --table choice.jsonl

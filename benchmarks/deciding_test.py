@@ -5,7 +5,7 @@
 Every study compares m methods with one baseline over n draws. A method is called better by the rules of
 `coterie.analysis.verdict_rules`: its 95 % interval lies above 0, and the p-value of the deciding test is below 5 % after Holm's
 correction. Differences are made by chance. Those of all methods share half of their variance, as methods that meet the same draws and
-the same baseline do. `real` resamples the draws of the 13 federations of `docs/natural/scores.csv`, every method's differences moved to
+the same baseline do. `real` resamples the draws of the 13 federations of `results/natural/scores.csv`, every method's differences moved to
 a mean of 0.
 
 Bradley's (1978) liberal criterion calls a test robust where at most 7.5 % of such studies call any method better at a level of 5 %.
@@ -27,7 +27,7 @@ from coterie.statistics.paired import CONFIDENCE, LEVEL
 
 Rng = np.random.Generator
 Sample = Callable[[Rng, tuple[int, int, int]], Doubles]  # (studies, methods, draws) with mean 0 and variance 1
-SCORES = Path(__file__).resolve().parents[1] / "docs" / "natural" / "scores.csv"
+SCORES = Path(__file__).resolve().parents[1] / "results" / "natural" / "scores.csv"
 STEP = 0.5  # of `discrete`, in standard deviations: few test samples leave few possible differences
 DESIGNS = [(5, 2), (5, 4), (6, 4), (7, 8), (8, 16)]
 EFFECTS = (1.0, 2.0, 4.0)  # the mean difference in standard deviations over draws

@@ -1,7 +1,7 @@
-"""The recipes that can be redrawn, over twenty draws: what each method gains, by every source of error. Writes docs/draws.md.
+"""The recipes that can be redrawn, over twenty draws: what each method gains, by every source of error. Writes docs/explanation/draws.md.
 
 python benchmarks/draws.py run OUT [--data-dir DIR] [--only NAME]
-python benchmarks/draws.py write OUT docs/draws.md
+python benchmarks/draws.py write OUT docs/explanation/draws.md
 """
 
 import argparse
@@ -84,7 +84,7 @@ def page(out: Path) -> Iterator[str]:
     yield "What another draw of the data would show, beside what seeds and test clients alone say. Gains over FedAvg in points of accuracy,"
     yield "mean of the last ten evaluated rounds, with 95 % intervals; *decides* is the widest of those that a verdict has to survive"
     yield "(draws, test clients).\n"
-    yield "```\npython benchmarks/draws.py run OUT --data-dir DATA && python benchmarks/draws.py write OUT docs/draws.md\n```"
+    yield "```\npython benchmarks/draws.py run OUT --data-dir DATA && python benchmarks/draws.py write OUT docs/explanation/draws.md\n```"
     for name in RECIPES:
         if (out / name / "compare.json").exists():
             yield from _section(open_comparison(out / name))

@@ -1,4 +1,4 @@
-"""What leaves a client and what it gives away: the tables of docs/leaks.md, measured.
+"""What leaves a client and what it gives away: the tables of docs/explanation/leaks.md, measured.
 
 python -m benchmarks.leaks            # every method, ten federations: five to learn on, five to attack
 
@@ -33,7 +33,7 @@ from coterie.methods.catalogue import build, methods
 from coterie.run.driver import drive, run_script
 from coterie.run.lanes import make_lanes
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "leaks.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "explanation" / "leaks.md"
 DATA, MODEL, SEED = "digits/dirichlet(clients=40,alpha=0.5)", "mclr", 0
 KNOWN, OTHER = range(5), range(5, 10)  # draws of the data
 ROUNDS = 3

@@ -1,7 +1,7 @@
-"""What hostile clients do to methods, with and without a guard: the tables of docs/poisoning.md.
+"""What hostile clients do to methods, with and without a guard: the tables of docs/explanation/malicious-clients.md.
 
     python benchmarks/poisoning.py run OUT [--seeds 0-9] [--data digits] [--shares 0.2] [--data-dir DIR]
-    python benchmarks/poisoning.py write OUT docs/poisoning.md
+    python benchmarks/poisoning.py write OUT docs/explanation/malicious-clients.md
 
 `run` makes one JSON file a cell (a federation, an attack, a seed; all methods in it), those that are there already are left alone, so that
 it can be stopped and gone on with. `write` puts the tables between the marks of the page.

@@ -1,6 +1,6 @@
-"""One malicious site with three quarters of the clients, with and without a bound on a site's share: a table of docs/poisoning.md.
+"""One malicious site with three quarters of the clients, with and without a bound on a site's share: a table of malicious-clients.md.
 
-    python benchmarks/site_shares.py [--seeds 0-9] [--page docs/poisoning.md]
+    python benchmarks/site_shares.py [--seeds 0-9] [--page docs/explanation/malicious-clients.md]
 
 Prints the table; with a page, puts it between its marks.
 """

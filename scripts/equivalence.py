@@ -358,7 +358,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
 
 
 def read_states(segments: Path) -> dict[str, Columns]:
-    """The last state of each lane, with the arrays that are kept in pieces (docs/evidence.md)."""
+    """The last state of each lane, with the arrays that are kept in pieces (docs/reference/evidence.md)."""
     found: dict[str, Columns] = {}
     for path in sorted(segments.glob("*/states.safetensors")):
         arrays, metadata = read_tensors(path)

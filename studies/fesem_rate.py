@@ -1,4 +1,4 @@
-"""How FeSEM's distance term and the learning rate work together, on texts in five planted groups: the table of docs/methods/fesem.md.
+"""How FeSEM's distance term and the learning rate work together, on texts in five planted groups: the table of fesem.md.
 
     python studies/fesem_rate.py
 

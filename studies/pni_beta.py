@@ -4,7 +4,7 @@
 
 Draws are paired: one data seed gives the same underlying numbers for every beta, so Page's test for ordered alternatives fits (draws are
 its rows, values of beta its columns): it asks whether the ranks within a draw rise with beta. Beside it, alpha is varied at beta = 0, as
-the papers write it (it cannot change a label, see docs/heterogeneity.md) and with a shift for each class, which can.
+the papers write it (it cannot change a label, see docs/explanation/heterogeneity.md) and with a shift for each class, which can.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The arithmetic of docs/scaling.md, done again from what it says it was multiplied from."""
+"""The arithmetic of docs/reference/scaling.md, done again from what it says it was multiplied from."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from coterie.models import build_model
 
-PAGE = (Path(__file__).parent.parent / "docs" / "scaling.md").read_text()
+PAGE = (Path(__file__).parent.parent / "docs" / "reference" / "scaling.md").read_text()
 PAPER = PAGE[PAGE.index("## On paper") :]
 DEVICES, COHORT, GROUPS, SKETCH, RELAYS = 10**7, 10**4, 5, 256, 100
 FLOAT, LINE = 4, 10e9 / 8  # bytes of a number; bytes a second of 10 Gbit/s

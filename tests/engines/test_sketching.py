@@ -99,7 +99,7 @@ def test_simulated_noise_is_as_loud_as_said_and_keyed_by_all_that_is_asked() -> 
 
 
 def test_at_a_model_of_zeros_the_gradient_of_the_bias_tells_the_label_proportions() -> None:
-    """Every class then has probability 1/C, so the bias' gradient is 1/C less the class's share: what docs/leaks.md reads off."""
+    """Every class then has probability 1/C, so the bias' gradient is 1/C less the class's share: what leaks.md reads off."""
     w = make_world()
     with LoopEngine(w) as engine:
         (reply,) = engine.run([StampedAsk(Gradient(np.arange(6), np.zeros((1, w.model.layout.size), np.float32)), 0, 1)])

@@ -1,4 +1,4 @@
-"""The method of docs/write-a-method.md, taken from the page: it passes the checks, has the roles of Coterie's own, and places newcomers."""
+"""The method of own-method.md, taken from the page: it passes the checks, has the roles of Coterie's own, and places newcomers."""
 
 import re
 import sys
@@ -11,7 +11,7 @@ import pytest
 import coterie as ct
 from coterie.testing.play import play
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "write-a-method.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorials" / "own-method.md"
 CODE = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 

@@ -11,7 +11,7 @@ from coterie.data.catalogue import DATA_SETS
 from study_scripts import script
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "natural.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "natural.md").read_text(encoding="utf-8")
 
 
 natural, natural_page = script("natural"), script("natural_page")
@@ -82,7 +82,7 @@ def test_the_figure_shows_every_federation_and_method() -> None:
 
 @pytest.mark.parametrize("name", [name for name, known in DATA_SETS.items() if known.package])
 def test_the_page_of_data_has_the_counts_that_are_checked(name: str) -> None:
-    page, known = (ROOT / "docs" / "data.md").read_text(encoding="utf-8"), DATA_SETS[name]
+    page, known = (ROOT / "docs" / "reference" / "data.md").read_text(encoding="utf-8"), DATA_SETS[name]
     assert known.package is not None
     (row,) = re.findall(rf"^\| `{name}` \| \S*package.*$", page, re.MULTILINE)
     assert f"{known.clients:,} " in row

@@ -74,7 +74,7 @@ def _max_sample_error(records: Records, population: int) -> float:
     return float(np.nanmax(found)) if np.isfinite(found).any() else float("nan")
 
 
-MAX_PULL = 0.1  # of the way back to where a step's term pulls (docs/methods/fesem.md)
+MAX_PULL = 0.1  # of the way back to where a step's term pulls (docs/reference/methods/fesem.md)
 MAX_NAMED = 3  # clients named one by one
 
 

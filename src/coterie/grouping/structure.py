@@ -23,7 +23,7 @@ from coterie.grouping.structure_views import Probes, Views, make_views
 
 LEVEL = 0.05
 
-# Shares of the highest excess: what stands out at least so far is as plain, and nearly as plain. Chosen on other seeds than docs/inspect.md
+# Shares of the highest excess: what stands out at least so far is as plain, and nearly as plain. Chosen on other seeds than inspect.md
 # reports.
 COMPARABLE = 0.5
 NEARLY = 0.7

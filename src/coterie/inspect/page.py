@@ -185,7 +185,7 @@ def _pick_group_colours(k: int) -> alt.Scale:
 
 METHOD_NOTE = (
     "Every client sent its mean gradient at one random model, on two halves of its data. No sample moved. What the two halves of a client "
-    "have in common is the client; what differs is chance. The tests are explained in docs/inspect.md."
+    "have in common is the client; what differs is chance. The tests are explained in docs/explanation/inspect.md."
 )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from coterie.run.study_file import FileStudy
 
 
-DEFAULT_DRAWS, DEFAULT_SEEDS = 10, (0, 1, 2)  # of data that can be redrawn: more draws are worth more than more seeds (docs/statistics.md)
+DEFAULT_DRAWS, DEFAULT_SEEDS = 10, (0, 1, 2)  # of data that can be redrawn: more draws are worth more than more seeds (statistics.md)
 SINGLE_DRAW_SEEDS = tuple(range(10))  # of data that are as they are
 MAX_DRAWS = 10_000
 LoadDraw = Callable[[int], Federation]  # a draw of one federation

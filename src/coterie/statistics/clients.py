@@ -1,4 +1,4 @@
-"""Test clients and samples: the interval of a difference over them, and which clients are clearly worse off (docs/statistics.md).
+"""Test clients and samples: the interval of a difference over them, and which clients are clearly worse off (statistics.md).
 
 Both methods answer for the same test samples, so everything is made of one difference a client, in right answers. Over other clients the
 variance is the jackknife's, with the degrees of freedom of Bell and McCaffrey (2002); it covered 93 to 96 % where the cluster bootstrap

@@ -1,4 +1,4 @@
-"""Intervals of a mean difference over seeds and over draws: a mean, its standard error and degrees of freedom (docs/statistics.md).
+"""Intervals of a mean difference over seeds and over draws: a mean, its standard error and degrees of freedom (statistics.md).
 
 Over draws, with other seeds: every draw counts alike; Student's t on the draws' means, with Satterthwaite's degrees where there are gaps.
 Seeds that all draws share do not show in the variance of the draws' means, since a lucky initial model is lucky in every draw: their

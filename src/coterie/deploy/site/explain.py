@@ -61,7 +61,7 @@ def describe_disclosure(name: AskName, policy: Policy, numbers: str) -> Iterator
                 yield "They are clipped and noised, like an update: in fewer numbers there is less noise."
             else:
                 yield "An honest-but-curious server cannot undo the projection, but still learns which clients are alike and, from clients"
-                yield "whose labels it knows, to guess at label proportions (docs/leaks.md has by how much)."
+                yield "whose labels it knows, to guess at label proportions (docs/explanation/leaks.md has by how much)."
         case "Losses":
             yield f"Leaves: each client's mean loss under every model sent{how}{count}."
             yield "An honest-but-curious server may learn which model suits the client."
