@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("nvflare")
 
+import coterie
 from coterie._util.json_io import read_json
 from coterie.deploy.flare.processes import wait_until
 from coterie.deploy.server.federation import list_connected_sites, read_presence
@@ -21,7 +22,7 @@ from deploy.running import MARK, Running
 SITES = ("cleveland", "hungary")
 ENDS = 20.0  # seconds in which all processes of a killed command must have ended
 PATIENCE = 400.0  # seconds for what takes 10 on a machine that has nothing else to do
-SOURCE = str(Path(__file__).parents[2] / "src")
+SOURCE = str(Path(coterie.__file__).parents[1])  # the tree under test, which may be a copy
 
 
 class Commands:

@@ -15,12 +15,13 @@ import pytest
 
 pytest.importorskip("nvflare")
 
+import coterie
 from coterie._util.errors import UserError
 from coterie._util.locks import NOTE_START
 from coterie.deploy.flare.child_process import SIGNAL, WATCH, child_command
 from coterie.deploy.flare.processes import LOCK_FILE, LockHolder, ProcessLock, wait_until
 
-SOURCE = str(Path(__file__).parents[2] / "src")
+SOURCE = str(Path(coterie.__file__).parents[1])  # the tree under test, which may be a copy
 ENDS = 10.0  # seconds in which a process must have ended
 # In the place of FLARE's client: its module is there, so the name is right, and it waits for nothing but its end.
 SLEEPING = "import signal\nprint('ready', flush=True)\nsignal.pause()\n"
