@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from typer.testing import CliRunner
 
-import coterie
+import coterie as package
 from coterie._util.errors import UserError
 from coterie.cli.app import app
 from coterie.core.local import Local
@@ -373,7 +373,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def coterie(*words: str, code: int = 0) -> str:
     """A command as a user gives it; what it wrote."""
-    paths = {"PYTHONPATH": str(Path(coterie.__file__).parents[1])}
+    paths = {"PYTHONPATH": str(Path(package.__file__).parents[1])}
     done = subprocess.run(
         [sys.executable, "-c", "from coterie.cli import main; main()", *words],
         capture_output=True,

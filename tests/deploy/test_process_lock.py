@@ -37,7 +37,7 @@ words = child_command([sys.executable], "nvflare.private.fed.app.sleeping", how)
     sys.executable, "-c", "import signal; signal.pause()", "nvflare.private.fed.app.sleeping"]
 environment = os.environ | {"PYTHONPATH": os.pathsep.join([sys.argv[3], os.environ["PYTHONPATH"]])}
 child = subprocess.Popen(
-    [*words, "-m", str(folder)], env=environment, pass_fds=[lock.handle], start_new_session=True, stdout=subprocess.DEVNULL)
+    [*words, "-m", str(folder)], env=environment, pass_fds=[lock.handle], start_new_session=True)
 print(child.pid, flush=True)
 signal.pause()
 """
@@ -71,16 +71,20 @@ class Family:
         )
         assert self.parent.stdout is not None
         self.child = psutil.Process(int(self.parent.stdout.readline()))
+        if how != "orphan":  # it looks at its parent before it is ready
+            assert self.parent.stdout.readline() == "ready\n"
 
     def kill_parent(self) -> None:
         self.parent.kill()
-        self.parent.communicate()
+        self.parent.wait()
 
     def end(self) -> None:
         if self.parent.returncode is None:
             self.kill_parent()
         if self.child.is_running():
             self.child.kill()
+        assert self.parent.stdout is not None
+        self.parent.stdout.close()
 
 
 @pytest.fixture(params=[SIGNAL, WATCH])
