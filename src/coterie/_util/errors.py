@@ -1,4 +1,4 @@
-"""Errors and warnings for users: one sentence that says what is wrong, where, and what to do."""
+"""Errors and warnings for users: one sentence with what is wrong, where, and what to do."""
 
 import re
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ def _format_argument(found: "re.Match[str]") -> str:
 
 
 class DesignWarning(UserWarning):
-    """What a comparison cannot show, said before it runs."""
+    """What a comparison cannot show, reported before it runs."""
 
 
 def suggest_names(word: str, known: Iterable[str]) -> str:
@@ -54,6 +54,11 @@ def suggest_names(word: str, known: Iterable[str]) -> str:
         if names
         else "there is none to choose from."
     )
+
+
+def summarize_error(error: BaseException) -> str:
+    """The first line of an error's message."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")
 
 
 def check_names(given: Iterable[str], known: Iterable[str], what: str) -> None:

@@ -94,11 +94,6 @@ class Reply:
         """By name, the declaration of each `column`."""
         return _get_columns(cls)  # type: ignore[arg-type]  # mypy looks at the hash of replies, not of their class
 
-    @classmethod
-    def get_checked_columns(cls) -> frozenset[str]:
-        """The columns in which some numbers cannot be right."""
-        return _get_checked_columns(cls)  # type: ignore[arg-type]
-
     def __len__(self) -> int:
         return len(self.clients)
 
@@ -346,11 +341,6 @@ class Evaluate(Ask[Evaluated]):
 @cache
 def _get_columns(reply: type[Reply]) -> dict[str, Mapping[str, Any]]:
     return {f.name: f.metadata for f in fields(reply) if "dtype" in f.metadata}
-
-
-@cache
-def _get_checked_columns(reply: type[Reply]) -> frozenset[str]:
-    return frozenset(name for name, column in reply.columns().items() if column["finite"] or column["positive"])
 
 
 def _take_rows(record: Any, rows: Array, n: int, exclude: tuple[str, ...] = ()) -> dict[str, Any]:

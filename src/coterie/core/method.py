@@ -59,7 +59,7 @@ class MemoryNeeds:
     """Models at a time, beside those of the round's cohort and the few that are shared. A lower bound, not a promise."""
 
     kept: float = 0.0  # for each client that has taken part, in the state, from round to round and in every checkpoint
-    everybody: bool = False  # whether some round has all clients train at once
+    all_train: bool = False  # whether some round has all clients train at once
     gathered: int = 0  # clients that some round has train at once, where its cohort is smaller
     placing: bool = False  # whether newcomers train to be placed, some at a time
     served: float = 0.0  # for each client that is evaluated: a model of its own
@@ -79,7 +79,7 @@ class MemoryNeeds:
 
 
 NO_MEMORY_NEEDS = MemoryNeeds()
-ALL_CLIENTS_TRAIN = MemoryNeeds(everybody=True)
+ALL_CLIENTS_TRAIN = MemoryNeeds(all_train=True)
 S = TypeVar("S", bound=State)
 T = TypeVar("T")
 Round = Generator[Ask[Any], Any, T]
@@ -289,7 +289,7 @@ class Problem:
     validation: bool = False  # whether clients have validation parts
     central: bool = False  # whether the server has a test set of its own
     task: Task = CLASSIFICATION
-    everybody: "Problem | None" = None  # the same with those clients, last, that take no part and are served all the same
+    with_unseen: "Problem | None" = None  # the same with the unseen clients, last: they take no part and are served
 
     @property
     def roster(self) -> Roster:

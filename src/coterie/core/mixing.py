@@ -182,7 +182,6 @@ def bound_shares(weights: Doubles, sites: Ints, most: float) -> Doubles:
 
 
 def _compute_site_shares(magnitudes: Doubles, sites: Ints) -> tuple[Ints, Doubles]:
-    """The sites that have any weight, and the share of each."""
     sums = np.asarray(np.bincount(sites, weights=magnitudes) if len(sites) else np.zeros(0), dtype=np.float64)
     own = np.flatnonzero(sums).astype(np.int64)
     return own, sums[own] / sums.sum() if len(own) else sums[own]

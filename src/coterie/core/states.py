@@ -126,8 +126,7 @@ def grow_rows(rows: Array, clients: int, fill: Any) -> Array:
 
 def flatten(state: State) -> tuple[dict[str, Array], dict[str, Any]]:
     """A state as named arrays and a JSON tree of where they belong."""
-    arrays, tree = to_tree(state, _get_name)
-    return arrays, tree
+    return to_tree(state, _get_name)
 
 
 def unflatten(arrays: Mapping[str, Array], tree: Any) -> Any:
@@ -206,8 +205,8 @@ class ClientTable(State):
         rows = _place_rows(values, place[clients], self.rows, count)
         return replace(self, rows=rows, place=place)
 
-    def begun(self, clients: Ids) -> tuple[Floats, Ints]:
-        """What these clients begin from: the common row and those of their own, (k, d), and (m,) which is whose."""
+    def get_starts(self, clients: Ids) -> tuple[Floats, Ints]:
+        """What these clients start from: the common row and those of their own, (k, d), and (m,) the row of each client."""
         serving = self.serving(clients, self.common[None, :])
         return serving.models, serving.rows
 

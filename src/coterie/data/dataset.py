@@ -126,17 +126,12 @@ class DataSet:
 def open_decoded(name: str, files: Sequence[Path], read: Callable[[], Table], stored: Mapping[str, Any], **settings: Any) -> Samples:
     """Samples as memory maps: read and written to the cache the first time these files are met with these settings, and again where what
     is in the cache is not what was written there."""
-    final = get_cache_folder() / "decoded" / f"{name}-{compute_fingerprint(files, **settings)}"
+    fingerprint = _shorten_hash([[file.name for file in files], hash_files(files), settings])
+    final = get_cache_folder() / "decoded" / f"{name}-{fingerprint}"
     if not store.is_intact(final):
         store.remove_folder(final)
         store.save_samples(samples_from_table(name, read(), stored), final)
     return store.open_samples(final)
-
-
-def compute_fingerprint(files: Sequence[Path], **settings: Any) -> str:
-    """Sixteen letters that change with what stands in the files, their names, the reader's version and the settings."""
-    names = [file.name for file in files]
-    return _shorten_hash([names, hash_files(files), settings])
 
 
 def hash_files(files: Sequence[Path]) -> str:

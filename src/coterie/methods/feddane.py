@@ -20,7 +20,7 @@ from coterie.methods.one_model import OneModelMethod
 class FedDANE(OneModelMethod):
     """Local training corrected by the difference between an estimate of the global gradient and the client's own."""
 
-    mu: float = setting(0.1, "Weight of the proximal term.", least=0)
+    mu: float = setting(0.1, "Weight of the proximal term.", minimum=0)
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
 
     @property

@@ -17,7 +17,7 @@ from coterie.methods.one_model import OneModelMethod
 class FedProx(OneModelMethod):
     """FedAvg whose clients add mu/2 * ||w - w_t||^2 to their loss."""
 
-    mu: float = setting(1.0, "Weight of the proximal term.", least=0)
+    mu: float = setting(1.0, "Weight of the proximal term.", minimum=0)
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
 
     @property

@@ -123,7 +123,6 @@ def _match_neurons(rows: Vectors, models: Any, layers: Sequence[NeuronLayer], re
 
 
 def _get_weights(models: Any, layer: NeuronLayer) -> Any:
-    """(b, out, in ...) the incoming weights, a row a neuron."""
     return models[:, layer.weight.begin : layer.weight.end].reshape(len(models), layer.neurons, -1)
 
 

@@ -17,7 +17,7 @@ from coterie.methods.wrapper import ContextWrapper
 class FineTuned(ContextWrapper[S]):
     """Trains like the method it wraps; serves each client a copy adapted to its own training part."""
 
-    epochs: int = setting(1, "Epochs on the client's own training part.", least=1)
+    epochs: int = setting(1, "Epochs on the client's own training part.", minimum=1)
     lr: float | None = setting(None, "The learning rate; default: the plan's.", above=0)
 
     @property

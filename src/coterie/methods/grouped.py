@@ -51,10 +51,8 @@ class GroupedMethod(Method[G], ABC):
         """(roster,) the group of every client, with the newcomers among these clients."""
         groups = state.all_groups(ctx)
         new = np.sort(clients[groups[clients] < 0])
-        found, count = (
-            np.empty(len(new), np.int64),
-            self.memory_needs.count_newcomers_at_once(ctx.layout.size, ctx.plan.cohort or len(ctx.roster)),
-        )
+        found = np.empty(len(new), np.int64)
+        count = self.memory_needs.count_newcomers_at_once(ctx.layout.size, ctx.plan.cohort or len(ctx.roster))
         for begin in range(0, len(new), count):
             found[begin : begin + count] = yield from self.place(state, new[begin : begin + count], ctx)
         if len(new):  # assigned as a whole: controls depend on the other newcomers

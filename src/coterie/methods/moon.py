@@ -56,7 +56,7 @@ class MOONState(Models):
 class MOON(SharedModel[MOONState]):
     """FedAvg whose clients contrast their representation with the shared model's and with their own last one."""
 
-    mu: float = setting(1.0, "Weight of the contrast.", least=0)
+    mu: float = setting(1.0, "Weight of the contrast.", minimum=0)
     temperature: float = setting(0.5, "Of the contrast.", above=0)
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
 

@@ -96,7 +96,7 @@ class OwnNorm(Wrapper[OwnNormState[S], S]):
         if not len(columns) or not isinstance(ask, ModelAsk):
             return ask
         if not isinstance(ask, (Train, Gradient)):
-            raise UserError("A method that tries several models on a client cannot keep batch norms with it: omit fedbn.")
+            raise UserError("A method that evaluates several models on a client cannot keep batch norms with it: omit fedbn.")
         which = seen[ask.clients]
         models = ask.models[ask.start]
         models[np.ix_(which, columns)] = own[ask.clients[which]]

@@ -253,7 +253,8 @@ def banking77_tokens(
             f"{title}: client {lacking!r} has too few questions for a block of {length} tokens: use fewer clients or a shorter length."
         )
     parts = {
-        which: Parts.of([np.flatnonzero((blocks.owners == i) & (blocks.given == which)) for i in range(clients)]) for which in (TRAIN, TEST)
+        which: Parts.from_lists([np.flatnonzero((blocks.owners == i) & (blocks.given == which)) for i in range(clients)])
+        for which in (TRAIN, TEST)
     }
     return Federation(
         name="banking77_tokens",
@@ -276,7 +277,6 @@ def banking77_tokens(
 
 
 def _assign_questions(table: Table, part: Ints, clients: int, topics: int, data_seed: int) -> Ints:
-    """(N,) whose each question is."""
     place = np.empty(len(table.classes), np.int64)
     place[np.argsort(table.classes)] = np.arange(len(table.classes)) * topics // len(table.classes)
     owners = np.zeros(len(table.y), np.int64)
@@ -328,7 +328,6 @@ def texts(
 
 
 def _assign_parts(rows: list[dict[str, str]], split: str | None, owners: Ints, test: float, where: Path) -> Ints:
-    """(N,) the part of each row."""
     if split is not None:
         words = [row[split].strip().lower() for row in rows]
         if wrong := [number for number, word in enumerate(words) if word not in PARTS]:
