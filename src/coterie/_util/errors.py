@@ -16,7 +16,9 @@ MAX_NAMES, MAX_NAME_LENGTH = 200, 100  # names, and letters of a name, that a su
 class UserError(ValueError):
     """Bad input. The command line prints the sentence and exits with code 2, without a traceback.
 
-    Sentences are written for the command line, with its flags; elsewhere `str` speaks of arguments: ``--data-dir`` is ``data_dir=``.
+    Sentences are written for the command line, with its flags; elsewhere `str` names arguments: ``--data-dir`` is ``data_dir=``.
+
+    Example: ``raise ct.UserError("There is no file rows.csv: check the path.")``.
     """
 
     def __str__(self) -> str:

@@ -71,7 +71,7 @@ MODEL = "model"  # the loop whose result is sent back as the client's model
 
 
 class Step(Protocol):
-    """What a rule sees at one step of one client."""
+    """What a rule sees at one step of one client: ``step.loss(step.outputs())`` is the study's own loss."""
 
     @property
     def loop(self) -> str:
@@ -116,7 +116,10 @@ class Step(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalRule(ABC):
-    """A frozen dataclass of numbers, with the loss of a step."""
+    """What clients minimise in a method of one's own: a frozen dataclass of numbers, with the loss of a step.
+
+    Example: ``local = ctx.local.replace(rule=Smoothed(share=0.1))`` in a method's round; the module's text has the class.
+    """
 
     loops: ClassVar[Sequence[str]] = (MODEL,)  # trained one after the other: from `extra[loop]` where there is one, else the model received
     needs: ClassVar[Sequence[str]] = ()  # the names in `extra` that an ask must bring along
@@ -146,13 +149,7 @@ def make_optimizer(weights: "list[Tensor]", local: "Local") -> "torch.optim.Opti
 
 @dataclass(frozen=True, kw_only=True)
 class Local:
-    """The settings of local training.
-
-    Each field's help is printed by ``coterie run --help``.
-
-    Example:
-        Local(epochs=2, batch_size=None, lr=0.1)
-    """
+    """The settings of local training, as ``coterie run --help`` explains them: ``ct.Local(epochs=2, batch_size=None, lr=0.1)``."""
 
     epochs: int = setting(1, "Local epochs a round.", minimum=1)
     batch_size: int | None = setting(10, "Batch size; 0 is the full batch.", minimum=1, flag="--batch", zero_is_none=True)

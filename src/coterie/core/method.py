@@ -89,7 +89,10 @@ Aggregate = Callable[[Mixing, Floats, Floats], tuple[Floats, Mixing]]
 
 @dataclass(frozen=True)
 class Context:
-    """What a method may know in one round: the roster, the layout, the plan, and randomness by purpose."""
+    """What a method may know in one round: the roster, the layout, the plan, and randomness by purpose.
+
+    Example: ``cohort = ctx.cohort()`` draws the clients of the round, and ``ctx.mix(mixing, replies, before)`` makes the new models.
+    """
 
     roster: Roster
     layout: Layout
@@ -178,7 +181,9 @@ def done(value: T) -> Round[T]:
         value: What the round returns.
 
     Returns:
-        A generator, for a method's `start` or `serve`: ``return done(state)``.
+        A generator, for a method's `start` or `serve`.
+
+    Example: ``return ct.done(state)``.
     """
     return value
     yield  # unreachable; makes this function a generator
@@ -200,6 +205,8 @@ class Method(ABC, Generic[S]):
     """An algorithm: hyper-parameters, and three generators that ask clients and wait.
 
     A method sees a roster and replies, never data. Subclasses are frozen dataclasses whose constructors only store.
+
+    Example: ``class Mine(ct.OneModelMethod)`` with a method ``round(self, state, ctx)``; a tutorial writes one.
     """
 
     def __post_init__(self) -> None:

@@ -201,12 +201,9 @@ def parse_speeds(text: str | None) -> Speeds | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The settings that all methods of a study share: rounds, cohorts, learning rate, simulated conditions.
+    """The settings that all methods of a study share, as ``coterie run --help`` explains them.
 
-    Each field's help is printed by ``coterie run --help``.
-
-    Example:
-        Plan(rounds=100, cohort=10, local=Local(epochs=2, lr=0.1))
+    Example: ``ct.Plan(rounds=100, cohort=10, local=ct.Local(epochs=2, lr=0.1))``.
     """
 
     rounds: int = setting(30, "Rounds.", minimum=1)

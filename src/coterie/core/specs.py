@@ -102,11 +102,7 @@ def parse_path(text: str) -> list[Spec]:
 
 
 class Registry(Generic[T]):
-    """Names that a spec may have, each with a callable whose signature is the list of settings.
-
-    Example:
-        ct.samplers.add("mine", my_sampler)
-    """
+    """Names that a spec may have, each with a callable whose signature is the list of settings: ``ct.samplers.add("mine", my_sampler)``."""
 
     def __init__(self, kind: str, group: str | None = None, **entries: Callable[..., T]) -> None:
         self.kind, self.group = kind, group  # the entry points by which installed packages add names

@@ -39,7 +39,7 @@ SCALE_FACTOR, SCALE_ROWS = 100.0, 10_000  # between the deviations of columns fr
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault: what kind, how bad, where, and what to do about it."""
+    """One fault that ``ct.check_data(data)`` found: what kind, how bad, where, and what to do about it."""
 
     kind: str
     severity: Severity
@@ -66,6 +66,8 @@ def check_data(data: "Federation | pd.DataFrame", *, label: str | None = None, c
 
     Returns:
         The findings, severe ones first.
+
+    Example: ``[str(finding) for finding in ct.check_data(frame, label="ill", client="site")]``.
     """
     view = _make_view(data) if isinstance(data, Federation) else _make_frame_view(data, label, client)
     found = [finding for check in CHECKS for finding in check(view)]

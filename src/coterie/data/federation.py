@@ -36,7 +36,10 @@ def check_unseen_share(share: float) -> None:
 
 @dataclass(frozen=True)
 class Parts:
-    """One index list a client, stored flat: client k owns ``indices[offsets[k]:offsets[k + 1]]``."""
+    """One index list a client, stored flat: client k owns ``indices[offsets[k]:offsets[k + 1]]``.
+
+    Example: ``ct.Parts.from_lists([[0, 1, 2], [3, 4]])`` gives three samples to the first client and two to the second.
+    """
 
     offsets: Ints  # (n + 1,)
     indices: Ints  # (total,)
@@ -80,10 +83,9 @@ TRAIN, VALIDATION, TEST, NOWHERE = 0, 1, 2, -1
 
 @dataclass(frozen=True)
 class Samples:
-    """A data set before it is divided among clients; `central` is a test set of the server.
+    """A data set before it is divided among clients, as ``coterie.data.partitions.iid(samples, clients=10)`` does it.
 
-    Example:
-        federation = coterie.data.partitions.iid(samples, clients=10)
+    `central` is a test set of the server.
     """
 
     name: str
@@ -103,8 +105,7 @@ class Samples:
 class Federation:
     """The data of all simulated clients. Methods never see it: they see a roster and replies.
 
-    Example:
-        data = ct.Federation.from_arrays(x, y, clients, test=0.3)
+    Example: ``data = ct.Federation.from_arrays(x, y, clients, test=0.3)``.
     """
 
     name: str
@@ -145,10 +146,15 @@ class Federation:
 
     @classmethod
     def from_frame(cls, frame: Any, *, client: str, label: str | Sequence[str], **settings: Any) -> "Federation":
-        """The clients of a data frame; `label` names one column, or several of 0 and 1. `settings` are those of the spec ``csv(...)``
-        (task, scale, impute, categories, drop, text, split, ...), of the partition ``natural(...)`` (test, validation, clients, least,
-        most), `unseen` (the share of clients that take no part in training), `groups` (the clients' known groups: a column, or a dictionary
-        by client), `data_seed` and `name`.
+        """The clients of a data frame.
+
+        Args:
+            frame: One row a sample.
+            client: The column of the clients.
+            label: The column of the label, or several of 0 and 1.
+            settings: Those of the spec ``csv(...)`` (task, scale, impute, categories, drop, text, split, ...), of the partition
+                ``natural(...)`` (test, validation, clients, least, most), `unseen` (the share of clients that take no part in training),
+                `groups` (the clients' known groups: a column, or a dictionary by client), `data_seed` and `name`.
 
         >>> import coterie as ct, pandas as pd
         >>> frame = pd.DataFrame({"site": list("aabb") * 5, "age": range(20), "ill": [0, 1, 1, 0] * 5})

@@ -34,7 +34,10 @@ class CFLState(Groups):
 
 @dataclass(frozen=True, kw_only=True)
 class CFL(GroupedMethod[CFLState]):
-    """FedAvg in each group; a group whose mean update is short while a member's is long is cut in two."""
+    """FedAvg in each group; a group whose mean update is short while a member's is long is cut in two.
+
+    Example: ``ct.CFL(look=5)``, or the spec ``cfl(look=5)``.
+    """
 
     eps1: float = setting(0.4, "The mean update is short below this.", minimum=0)
     eps2: float = setting(1.0, "Some update is long above this.", minimum=0)

@@ -57,7 +57,10 @@ class DittoState(Models):
 
 @dataclass(frozen=True, kw_only=True)
 class Ditto(SharedModel[DittoState]):
-    """FedAvg, and beside it a model of its own for each client that took part; others are served the shared one."""
+    """FedAvg, and beside it a model of its own for each client that took part; others are served the shared one.
+
+    Example: ``ct.Ditto(lam=0.5)``, or the spec ``ditto(lam=0.5)``.
+    """
 
     lam: float = setting(1.0, "How strongly a client's own model is held near the shared one.", minimum=0)
     own_epochs: int | None = setting(None, "Epochs of the client's own model a round; default: the plan's.", minimum=1)

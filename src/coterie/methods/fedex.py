@@ -151,7 +151,10 @@ def merge_lone_clients(labels: Ids, affinity: Doubles) -> Ids:
 
 @dataclass(frozen=True, kw_only=True)
 class FedEx(ExpertClusters):
-    """Cluster all clients in the first round, train an expert in each cluster, combine the experts' answers."""
+    """Cluster all clients in the first round, train an expert in each cluster, combine the experts' answers.
+
+    Example: ``ct.FedEx(groups=2, combiner="mean")``, or the spec ``fedex(groups=2,combiner=mean)``.
+    """
 
     fraction: float | None = setting(None, "Share of each cluster that trains in a round; default: FedAvg's.", above=0, maximum=1)
     combiner: Literal["online", "mean", "confident", "gate", "own"] = setting("online", "How experts answer clients' own test parts.")

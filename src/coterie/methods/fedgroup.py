@@ -151,7 +151,10 @@ class ColdStart(SketchingMixin[FedGroupState], GroupedMethod[FedGroupState], Gro
 
 @dataclass(frozen=True, kw_only=True)
 class FedGroup(ColdStart):
-    """Static groups by ternary cosine similarity; newcomers may arrive in any round and join by the direction of their update."""
+    """Static groups by ternary cosine similarity; newcomers may arrive in any round and join by the direction of their update.
+
+    Example: ``ct.FedGroup(groups=4)``, or the spec ``fedgroup(groups=4)``.
+    """
 
     eta_g: float = setting(0.01, "The step that groups take towards each other.", minimum=0)
     mu: float = setting(0.0, "Weight of a proximal term; above 0 it is FedGrouProx.", minimum=0)
@@ -233,20 +236,29 @@ class FedGroup(ColdStart):
 
 @dataclass(frozen=True, kw_only=True)
 class FedGrouProx(FedGroup):
-    """FedGroup with FedProx inside the groups."""
+    """FedGroup with FedProx inside the groups.
+
+    Example: ``ct.FedGrouProx(groups=4, mu=1)``, or the spec ``fedgrouprox(groups=4,mu=1)``.
+    """
 
     mu: float = setting(1.0, "Weight of the proximal term.", minimum=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedGroupRCC(FedGroup):
-    """FedGroup-RCC: the groups' centres are random pre-trained clients."""
+    """FedGroup-RCC: the groups' centres are random pre-trained clients.
+
+    Example: ``ct.FedGroupRCC(groups=4)``, or the spec ``rcc(groups=4)``.
+    """
 
     centres: Literal["kmeans", "random"] = setting("random", "How groups are cut; random centres are RCC.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedGroupRAC(FedGroup):
-    """FedGroup-RAC: cold clients get a random group."""
+    """FedGroup-RAC: cold clients get a random group.
+
+    Example: ``ct.FedGroupRAC(groups=4)``, or the spec ``rac(groups=4)``.
+    """
 
     cold: Literal["nearest", "random"] = setting("random", "Where newcomers go; a random group is RAC.")

@@ -34,7 +34,10 @@ class FedSimState(Models):
 
 @dataclass(frozen=True, kw_only=True)
 class FedSim(SketchingMixin[FedSimState], SharedModel[FedSimState], GroupNumberMixin):
-    """One model; in each round the cohort's clusters, which live for that round only, decide how much each client counts."""
+    """One model; in each round the cohort's clusters, which live for that round only, decide how much each client counts.
+
+    Example: ``ct.FedSim(clusters=4)``, or the spec ``fedsim(clusters=4)``.
+    """
 
     clusters: GroupNumber = setting(5, "Clusters a round.", minimum=1)
     reducer: Literal["pca", "random_projection"] | None = setting("pca", "How gradients are made short before they are clustered.")

@@ -175,7 +175,10 @@ class WarmStart(SketchingMixin[FeSEMState], GroupedMethod[FeSEMState], GroupNumb
 
 @dataclass(frozen=True, kw_only=True)
 class FeSEM(WarmStart):
-    """K centres: clients train from their own, move to the nearest, and centres move to the mean of their clients."""
+    """K centres: clients train from their own, move to the nearest, and centres move to the mean of their clients.
+
+    Example: ``ct.FeSEM(groups=4)``, or the spec ``fesem(groups=4)``.
+    """
 
     lam: float = setting(0.1, "Lambda: the paper gives none; the authors' code has .1.", minimum=0)
     literal: bool = setting(False, "Eq. 7 with a distance weight by the client's size.")

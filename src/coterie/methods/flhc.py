@@ -23,7 +23,10 @@ from coterie.methods.grouped import OneShotClustering, OneShotState, average_wit
 
 @dataclass(frozen=True, kw_only=True)
 class FLHC(OneShotClustering, GroupNumberMixin):
-    """FedAvg for `warmup` rounds, agglomerative clustering of all clients' updates in the next, FedAvg in each cluster from then on."""
+    """FedAvg for `warmup` rounds, agglomerative clustering of all clients' updates in the next, FedAvg in each cluster from then on.
+
+    Example: ``ct.FLHC(warmup=5, groups=4)``, or the spec ``flhc(warmup=5,groups=4)``.
+    """
 
     warmup: int = setting(10, "Rounds of FedAvg before the clustering.", minimum=0)
     groups: GroupNumber = setting("auto", "Groups; auto: by the threshold where one is given, else by the choice.", minimum=1)

@@ -39,7 +39,10 @@ G = TypeVar("G", bound=Groups)
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedMethod(Method[G], ABC):
-    """A model for each group. A client in no group joins one when it takes part or asks to be served; how is `place`."""
+    """Base of methods with a model for each group: a subclass has ``start(self, init, ctx)`` and ``round(self, state, ctx)``.
+
+    A client in no group joins one when it takes part or asks to be served; how is `place`.
+    """
 
     assign: Assign = setting("similar", "What decides on groups: similarity, or a control.")
 

@@ -152,7 +152,10 @@ class GuardState(State, Generic[S]):
 
 @dataclass(frozen=True, kw_only=True)
 class Guard(Wrapper[GuardState[S], S]):
-    """The method it wraps, its models made by a robust rule instead of a weighted mean, and without replies that stand clearly apart."""
+    """The method it wraps, its models made by a robust rule instead of a weighted mean, and without replies that stand clearly apart.
+
+    Example: ``ct.Guard(method=ct.FedAvg(), rule="median")``, or the spec ``fedavg+guard(rule=median)``.
+    """
 
     rule: Literal["trim", "median", "krum", "geometric", "clip"] = setting("geometric", "How a model is made from its replies.")
     trim: float = setting(0.3, "Share of them to distrust: of the weight at each end (trim), of the replies (krum).", minimum=0, below=0.5)

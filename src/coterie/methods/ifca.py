@@ -24,7 +24,10 @@ from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups
 
 @dataclass(frozen=True, kw_only=True)
 class IFCA(GroupedMethod[Groups], GroupNumberMixin):
-    """Clients take the model with the lowest loss, train it, and clients with the same model are averaged."""
+    """Clients take the model with the lowest loss, train it, and clients with the same model are averaged.
+
+    Example: ``ct.IFCA(groups=4)``, or the spec ``ifca(groups=4)``.
+    """
 
     groups: GroupNumber = setting(3, "Models.", minimum=1)
     weighting: Weighting = setting("uniform", "How much a client counts: by its samples, or as much as any other.")
@@ -89,4 +92,7 @@ class IFCA(GroupedMethod[Groups], GroupNumberMixin):
 
 @dataclass(frozen=True, kw_only=True)
 class HypoCluster(IFCA):
-    """IFCA under the name that FeSEM's paper gives it."""
+    """IFCA under the name that FeSEM's paper gives it.
+
+    Example: ``ct.HypoCluster(groups=4)``, or the spec ``hypocluster(groups=4)``.
+    """

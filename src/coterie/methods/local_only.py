@@ -37,6 +37,8 @@ class LocalOnly(Method[LocalOnlyState]):
     `until="participation"` gives a client the training it would have had in FedAvg's cohorts. The fairer forms train all clients in every
     round: "epochs" up to a fixed number of epochs, "validation" until its validation loss has not improved `patience` times, serving the
     best.
+
+    Example: ``ct.LocalOnly(until="epochs", epochs=50)``, or the spec ``local(until=epochs,epochs=50)``.
     """
 
     until: Literal["participation", "epochs", "validation"] = setting("participation", "How long a client trains.")

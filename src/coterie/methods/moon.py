@@ -54,7 +54,10 @@ class MOONState(Models):
 
 @dataclass(frozen=True, kw_only=True)
 class MOON(SharedModel[MOONState]):
-    """FedAvg whose clients contrast their representation with the shared model's and with their own last one."""
+    """FedAvg whose clients contrast their representation with the shared model's and with their own last one.
+
+    Example: ``ct.MOON(mu=1)``, or the spec ``moon(mu=1)``.
+    """
 
     mu: float = setting(1.0, "Weight of the contrast.", minimum=0)
     temperature: float = setting(0.5, "Of the contrast.", above=0)

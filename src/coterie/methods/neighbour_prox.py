@@ -30,7 +30,10 @@ class NeighbourProxState(Models):
 
 @dataclass(frozen=True, kw_only=True)
 class NeighbourProx(SharedModel[NeighbourProxState]):
-    """FedAvg whose clients are drawn to the last models of their nearest neighbours."""
+    """FedAvg whose clients are drawn to the last models of their nearest neighbours.
+
+    Example: ``ct.NeighbourProx(neighbours=3)``, or the spec ``neighbourprox(neighbours=3)``.
+    """
 
     gamma: float = setting(0.01, "How strongly a client is drawn to each neighbour.", minimum=0)
     neighbours: int = setting(3, "Neighbours of a client.", minimum=1)

@@ -32,7 +32,7 @@ class SharedModel(Method[M], ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class OneModelMethod(SharedModel[Models], ABC):
-    """One model and nothing else."""
+    """Base of methods with one model and nothing else: a subclass has a ``round(self, state, ctx)``."""
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Models]:
         return done(Models(init()[None, :]))

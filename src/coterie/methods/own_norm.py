@@ -32,7 +32,10 @@ class OwnNormState(State, Generic[S]):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnNorm(Wrapper[OwnNormState[S], S]):
-    """The wrapped method with batch norms that no client sends; a client that has not trained yet has the initial ones."""
+    """The wrapped method with batch norms that no client sends; a client that has not trained yet has the initial ones.
+
+    Example: ``ct.OwnNorm(method=ct.FedAvg())``, or the spec ``fedavg+fedbn``.
+    """
 
     keep: Literal["layers", "statistics"] = setting("layers", "What stays: whole batch norms (FedBN), or their running statistics alone.")
 

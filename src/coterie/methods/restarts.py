@@ -31,7 +31,10 @@ class RestartsState(State, Generic[S]):
 
 @dataclass(frozen=True, kw_only=True)
 class Restarts(Wrapper[RestartsState[S], S]):
-    """The method it wraps from several starts; after some rounds the one with the lowest training loss stays."""
+    """The method it wraps from several starts; after some rounds the one with the lowest training loss stays.
+
+    Example: ``ct.Restarts(method=ct.IFCA(groups=4), starts=5)``, or the spec ``ifca(groups=4)+restarts(starts=5)``.
+    """
 
     starts: int = setting(5, "Starts.", minimum=1)
     trial: int = setting(3, "Rounds for which all of them run.", minimum=1)

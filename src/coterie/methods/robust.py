@@ -22,7 +22,10 @@ from coterie.methods.grouped import OneShotClustering, OneShotState, compute_cli
 
 @dataclass(frozen=True, kw_only=True)
 class Robust(OneShotClustering):
-    """Clusters found in the first round among all clients' local models, the oddest left out; then a trimmed mean in each."""
+    """Clusters found in the first round among all clients' local models, the oddest left out; then a trimmed mean in each.
+
+    Example: ``ct.Robust(groups=4, trim=0.1)``, or the spec ``robust(groups=4,trim=0.1)``.
+    """
 
     groups: int = setting(3, "Groups.", minimum=1)
     trim: float = setting(

@@ -30,7 +30,10 @@ class ServerOptimisedState(State, Generic[M]):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptimised(Wrapper[ServerOptimisedState[M], M]):
-    """Moves the models by an optimiser instead of setting them to the aggregate."""
+    """Moves the models by an optimiser instead of setting them to the aggregate.
+
+    Example: ``ct.ServerOptimised(method=ct.FedAvg(), optimizer="adam")``, or the spec ``fedavg+server(optimizer=adam)``.
+    """
 
     optimizer: Literal["momentum", "adam"] = setting("momentum", "How the round's change is used.")
     lr: float = setting(1.0, "The server's learning rate.", above=0)

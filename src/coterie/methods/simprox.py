@@ -42,7 +42,10 @@ class Geometry(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SimProx(OneModelMethod):
-    """One model, averaged with weights from a hybrid similarity and the proximal norms."""
+    """One model, averaged with weights from a hybrid similarity and the proximal norms.
+
+    Example: ``ct.SimProx(tau=0.8)``, or the spec ``simprox(tau=0.8)``.
+    """
 
     similarity_of: Literal["weights", "updates"] = setting("weights", "What is compared.")
     lambda0: float = setting(0.7, "The share of the cosine in the similarity, at most.", minimum=0, maximum=1)

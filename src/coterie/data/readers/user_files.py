@@ -148,7 +148,9 @@ def from_torch(dataset: Any, clients: Sequence[str], name: str = "torch", classe
         classes: The names of the classes. Default: their numbers.
 
     Returns:
-        Samples to divide among clients: ``coterie.data.partitions.natural(ct.from_torch(dataset, clients))``.
+        Samples to divide among clients.
+
+    Example: ``coterie.data.partitions.natural(ct.from_torch(dataset, clients))``.
     """
     pairs = [dataset[i] for i in range(len(dataset))]
     x = np.stack([np.asarray(features) for features, _ in pairs])
