@@ -26,7 +26,7 @@ from coterie.engines.workspace import Workspace
 from coterie.methods.catalogue import build
 from coterie.testing import play, worlds
 from engines.device_vectors.test_rows import held
-from engines.stacked.test_gradients import DEVICES, convolutional, dense
+from engines.stacked.test_inference_gradients import DEVICES, convolutional, dense
 
 
 @pytest.mark.parametrize("device", DEVICES)
