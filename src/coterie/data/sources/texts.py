@@ -124,7 +124,7 @@ def goodreads(
 ) -> Samples:
     """485 sentences of 100 readers' reviews, two classes: the authors' counts of 2,517 words, or the text; files needed."""
     if features == "counts":
-        return GOODREADS_COUNTS.samples(lambda table: table, _data_dir, features=features)
+        return GOODREADS_COUNTS.samples(data_dir=_data_dir, features=features)
     return _load_texts(GOODREADS, TextFeatures(features, width, vocabulary, length, words, tokenizer), _data_dir)
 
 
@@ -138,13 +138,17 @@ def shakespeare(length: int = 80, every: int = 1, test: float = 0.2, *, _data_di
     title = "Data set 'shakespeare'"
     check_count(title, "length", length)
     check_count(title, "every", every)
-    if not 0 < test < 1:
-        raise UserError(f"{title}: test={test:g} should be a share between 0 and 1.")
+    _check_test_share(title, test)
 
     def made(table: Table) -> Table:
         return make_letter_table(table, length) if "fetched" in table.facts else make_letter_windows(table, length, every, test)
 
     return SHAKESPEARE.samples(made, _data_dir, length=length, every=every, test=test)
+
+
+def _check_test_share(title: str, test: float) -> None:
+    if not 0 < test < 1:
+        raise UserError(f"{title}: test={test:g} should be a share between 0 and 1.")
 
 
 def _load_texts(dataset: DataSet, wording: TextFeatures, data_dir: Path | None) -> Samples:
@@ -204,8 +208,7 @@ def shakespeare_tokens(tokenizer: str, length: int = 64, test: float = 0.2, *, _
     """
     title = "Data set 'shakespeare_tokens'"
     check_blocks(title, tokenizer, length)
-    if not 0 < test < 1:
-        raise UserError(f"{title}: test={test:g} should be a share between 0 and 1.")
+    _check_test_share(title, test)
 
     def made(table: Table) -> Table:
         if "fetched" in table.facts:
@@ -306,8 +309,7 @@ def texts(
     """
     title, where = "Data set 'texts'", find_path(path, _data_dir)
     check_blocks(title, tokenizer, length)
-    if not 0 < test < 1:
-        raise UserError(f"{title}: test={test:g} should be a share between 0 and 1.")
+    _check_test_share(title, test)
 
     def read() -> Table:
         rows = list(csv.DictReader(io.StringIO(read_text(where))))

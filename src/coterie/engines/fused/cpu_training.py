@@ -336,21 +336,13 @@ _kept = local()
 
 def make_kernel_job(job: TrainingJob, steps: Ints, chunk: int) -> KernelJob:
     """The job for the kernel."""
+    whole, doubles = ("y", "offsets", "indices", "start", "batch_size"), ("lr", "momentum", "weight_decay", "mu")
+    kinds: dict[Any, tuple[str, ...]] = {np.float32: ("x", "models"), np.int64: whole, np.uint64: ("keys",), np.float64: doubles}
+    arrays: dict[str, Any] = {name: _as_read_only(getattr(job, name), kind) for kind, names in kinds.items() for name in names}
     return KernelJob(
         plan=_as_read_only(_make_plan(job.sizes, chunk), np.int64),
-        x=_as_read_only(job.x, np.float32),
-        y=_as_read_only(job.y, np.int64),
-        offsets=_as_read_only(job.offsets, np.int64),
-        indices=_as_read_only(job.indices, np.int64),
-        models=_as_read_only(job.models, np.float32),
-        start=_as_read_only(job.start, np.int64),
-        keys=_as_read_only(job.keys, np.uint64),
         steps=_as_read_only(steps, np.int64),
-        batch_size=_as_read_only(job.batch_size, np.int64),
-        lr=_as_read_only(job.lr, np.float64),
-        momentum=_as_read_only(job.momentum, np.float64),
-        weight_decay=_as_read_only(job.weight_decay, np.float64),
-        mu=_as_read_only(job.mu, np.float64),
+        **arrays,
         anchors=_as_rows(job.anchors, job.parameters),
         linear=_as_rows(job.linear, job.parameters),
     )
