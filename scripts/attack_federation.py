@@ -244,7 +244,7 @@ ATTACKS = (
         (
             "run/test_site_shares.py::test_a_bound_takes_the_federation_back_from_a_site_with_most_clients",
             "run/test_site_shares.py::test_no_method_gives_a_site_more_than_its_share",
-            "core/test_site_shares.py::test_a_site_of_many_clients_does_not_decide_who_is_too_far",
+            "core/test_mixing_site_shares.py::test_a_site_of_many_clients_does_not_decide_who_is_too_far",
         ),
     ),
     # operators

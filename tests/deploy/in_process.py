@@ -24,7 +24,7 @@ class InProcess:
         engine: MakeEngine = LoopEngine,
         tamper: Callable[[str, bytes], bytes | None] = lambda site, data: data,
     ) -> None:
-        worlds = {site: World.of(select_clients(federation, clients), model) for site, clients in sites.items()}
+        worlds = {site: World.from_spec(select_clients(federation, clients), model) for site, clients in sites.items()}
         self.sites: dict[str, tuple[World, Any]] = {site: (world, engine(world)) for site, world in worlds.items()}
         self.tamper, self.sent, self.said = tamper, 0, 0
 

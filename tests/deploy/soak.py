@@ -164,7 +164,7 @@ def difference(folder: Path, settings: Settings) -> float:
     mixing = Evidence.open(folder).frame("mixing")
     ids, names = Evidence.open(folder).rosters[settings.draws[0]]["id"].to_pylist(), clients()
     present = {int(str(round_)): {names.index(ids[c]) for c in part["source"]} for round_, part in mixing.groupby("round")}
-    world = World.of(load(DATA), settings.model)
+    world = World.from_spec(load(DATA), settings.model)
     with TemporaryDirectory() as scratch:
         out = Path(scratch) / "study"
         Study.prepare(settings).run(out=out, execution=Execution(engine="loop"), engine=Present(world, present))

@@ -85,7 +85,7 @@ class Last:
 
 def real(carrier: InProcess, settings: Settings, *, owner: Mapping[str, str] = OWNER, **options: Any) -> tuple[Any, dict[str, bytes]]:
     """The study as a server runs it, which has no data."""
-    world = World.of(FEDERATION, "mclr")
+    world = World.from_spec(FEDERATION, "mclr")
     study = Study(
         settings,
         problems={0: replace(world.problem, central=False, validation=False)},

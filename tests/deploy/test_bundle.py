@@ -389,7 +389,7 @@ def newcomers(ids: tuple[str, ...] = ("new-0", "new-1"), **changes: Any) -> Fede
     made = load("digits/rotated(clients=6,groups=2)", 7)
     assert made.groups is not None
     chosen = np.array([np.flatnonzero(made.groups == group)[0] for group in (0, 1)])
-    parts: dict[str, Any] = {name: Parts.of([made.part(name)[int(client)] for client in chosen]) for name in ("train", "test")}
+    parts: dict[str, Any] = {name: Parts.from_lists([made.part(name)[int(client)] for client in chosen]) for name in ("train", "test")}
     return replace(made, ids=ids, groups=None, **parts, **changes)
 
 
@@ -410,7 +410,7 @@ def test_newcomers_join_the_group_that_fits_them(studies: dict[str, Path]) -> No
     """By hand: IFCA's newcomer gets the model of the least loss on its training part."""
     new, method = newcomers(), "ifca(groups=2)"
     found = load_served_models(studies["digits"], method, newcomers=new)
-    state, world = found.lane.state, World.of(new, "mclr")
+    state, world = found.lane.state, World.from_spec(new, "mclr")
     assert isinstance(state, Groups)
     models = state.models
     for place, identity in enumerate(new.ids):

@@ -45,7 +45,10 @@ def test_a_trainer_that_dies_is_replaced_and_answers_the_same(tmp_path: Path, mo
     try:
         card = from_message(said(executor, make_hello(terms)), SiteCard)
         assert card.ids == ("va",)
-        models, first = np.zeros((1, World.of(load("heart"), "mclr").model.layout.size), dtype=np.float32), np.zeros(1, dtype=np.int64)
+        models, first = (
+            np.zeros((1, World.from_spec(load("heart"), "mclr").model.layout.size), dtype=np.float32),
+            np.zeros(1, dtype=np.int64),
+        )
         parcel = AskBatch(PROTOCOL, "r", "2", ("va",), (StampedAsk(Train(first, models, Local(), start=first), 0, 1),), terms.hash)
         before = from_message(said(executor, parcel), ReplyBatch)
         os.kill(executor.child.pid, signal.SIGKILL)

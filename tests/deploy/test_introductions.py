@@ -93,7 +93,7 @@ class Answering:
         return {site: self.card(site, from_message(data, Hello)) for site, data in parcels.items()}
 
     def card(self, site: str, hello: Hello) -> bytes:
-        world = World.of(load_site_data("heart", (site,)), hello.model)
+        world = World.from_spec(load_site_data("heart", (site,)), hello.model)
         return to_message(replace(make_site_card(hello, world), version=self.versions.get(site, hello.version)))
 
 

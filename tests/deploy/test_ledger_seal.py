@@ -114,10 +114,10 @@ def test_a_new_name_for_the_same_data_has_the_same_budget(tmp_path: Path) -> Non
     while isinstance(ask(worker := open_worker(tmp_path, privacy=DP))[0], Reply):
         spent = worker.ledger.spent(DP)
     renamed = make_world()
-    renamed = replace(renamed, federation=renamed.federation.with_(ids=tuple(f"new-{i}" for i in range(6))))
+    renamed = replace(renamed, federation=renamed.federation.replace(ids=tuple(f"new-{i}" for i in range(6))))
     (denied,) = ask(open_worker(tmp_path, renamed, privacy=DP))
     assert denied.cause == "budget"
-    other = replace(W, federation=make_federation((12, 8, 5, 7, 16, 2)).with_(x=W.federation.x + np.float32(1)))
+    other = replace(W, federation=make_federation((12, 8, 5, 7, 16, 2)).replace(x=W.federation.x + np.float32(1)))
     (still,) = ask(open_worker(tmp_path, other, privacy=DP))  # nor do other data under the same name
     assert still.cause == "budget"
     assert max(spent.values()) <= DP.epsilon_limit

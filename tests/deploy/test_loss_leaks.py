@@ -27,7 +27,7 @@ from coterie.engines.world import World
 from deploy.ordering import APPROVE_ANY, make_hello
 
 HEART = select_clients(load("heart"), ("cleveland", "va"))
-W = World.of(HEART, "mclr")
+W = World.from_spec(HEART, "mclr")
 D, FEATURES = W.model.layout.size, HEART.x.shape[1]
 BOTH = np.arange(2)
 KEPT = {"sample_counts": False, "class_counts": False, "label_shares": False}

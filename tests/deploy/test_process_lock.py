@@ -17,7 +17,7 @@ pytest.importorskip("nvflare")
 
 import coterie
 from coterie._util.errors import UserError
-from coterie._util.locks import NOTE_START
+from coterie._util.files import NOTE_START
 from coterie.deploy.flare.child_process import SIGNAL, WATCH, child_command
 from coterie.deploy.flare.processes import LOCK_FILE, LockHolder, ProcessLock, wait_until
 

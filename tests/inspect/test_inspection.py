@@ -95,7 +95,7 @@ def test_a_client_with_too_few_samples_is_left_out_and_named() -> None:
     made = federation(even(8))
     parts = [made.train[i] for i in range(8)]
     parts[3] = parts[3][:3]
-    found = look(made.with_(train=type(made.train).of(parts)))
+    found = look(made.replace(train=type(made.train).of(parts)))
     assert found.left_out == ("client-3",)
     assert len(found.ids) == 7
 
@@ -110,7 +110,7 @@ def test_nothing_to_compare() -> None:
 def test_few_clients_and_equal_ones_are_answered() -> None:
     assert np.isnan(look(federation(even(3))).groups.p)
     made = federation(even(8))
-    copies = made.with_(train=type(made.train).of([made.train[0]] * 8))
+    copies = made.replace(train=type(made.train).of([made.train[0]] * 8))
     found = look(copies)
     assert [a.question for a in write_answers(found)]
     assert found.groups.p > 0.05
@@ -118,7 +118,7 @@ def test_few_clients_and_equal_ones_are_answered() -> None:
 
 def test_it_is_a_script_that_any_engine_carries_out() -> None:
     made = federation(even(8), groups=np.arange(8) % 2, moved=True)
-    world = World.of(made, "mclr")
+    world = World.from_spec(made, "mclr")
     ctx = world.problem.context(Plan(), 0, 0)
     plan = InspectPlan(references=19, validation=False, pilot=PilotPlan(rounds=1, randoms=2))
     script = run_inspection(world.model.initial(0), made.classes, ("made up", "mclr"), ctx, plan)

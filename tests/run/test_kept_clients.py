@@ -177,7 +177,7 @@ def test_numbers_of_everybody_are_the_analysis_own(sizes: list[int], seed: int, 
 
 
 def test_the_sample_is_that_which_would_be_evaluated(both: tuple[ct.Result, ct.Result]) -> None:
-    roster = Roster.of(both[1].evidence.ids, np.ones(12, np.int64))
+    roster = Roster.from_sizes(both[1].evidence.ids, np.ones(12, np.int64))
     assert sorted(set(both[1].clients["client"])) == select_evaluated(roster, 5).tolist()
 
 

@@ -110,7 +110,7 @@ def _describe_federation(federation: "Federation", console: "PlainConsole") -> N
     from coterie.data.checks import describe_scale_problem
     from coterie.data.summary import PartitionSummary
 
-    summary = PartitionSummary.of(federation)
+    summary = PartitionSummary.from_federation(federation)
     groups = federation.groups
     sizes = ", ".join(str(int((groups == g).sum())) for g in sorted(set(groups.tolist()))) if groups is not None else ""
     sites = ""

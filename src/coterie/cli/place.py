@@ -43,7 +43,7 @@ def place(
     method = method if chosen is None else chosen.label
     settings = Evidence.open(folder).settings
     name = client or data.stem
-    known = load(settings.data, settings.draws[0], data_dir).at(settings.plan.rounds)
+    known = load(settings.data, settings.draws[0], data_dir).at_round(settings.plan.rounds)
     new = load_newcomer(data, known, name, label, test)
     found = run_with_trust(
         lambda trusted: placed(

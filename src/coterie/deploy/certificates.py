@@ -14,9 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.x509.oid import NameOID
 
 from coterie._util.errors import UserError, check_names, suggest_names
-from coterie._util.files import write_atomic
+from coterie._util.files import lock_file, write_atomic
 from coterie._util.json_io import format_json, read_json_object
-from coterie._util.locks import lock_file
 from coterie.deploy.files import keep_private
 from coterie.deploy.server.federation import FEDERATION_FILE, PROJECT, FederationFolder
 

@@ -17,9 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coterie._util.errors import UserError
-from coterie._util.files import sync_to_disk
+from coterie._util.files import LOCK_NAME, FolderLock, sync_to_disk
 from coterie._util.json_io import read_json
-from coterie._util.locks import LOCK_NAME, FolderLock
 from coterie.evidence.records import LaneEnd, LaneKey
 
 DRAFT, QUARANTINE = ".draft", "set-aside"

@@ -142,7 +142,7 @@ def make_roster_table(federation: Federation) -> pa.Table:
         ids, sizes, groups = [*ids, None], np.append(sizes, 0), np.append(groups, -1)
     columns = {"id": pa.array(ids, pa.string()), "train": sizes.astype(np.int32), "group": groups.astype(np.int32)}
     if federation.unseen:
-        columns[UNSEEN] = pa.array([federation.seen <= client < len(federation) for client in range(len(ids))])
+        columns[UNSEEN] = pa.array([federation.participants <= client < len(federation) for client in range(len(ids))])
     return add_class_names(pa.table(columns | summarize_test_parts(federation)), federation.classes)
 
 

@@ -206,7 +206,7 @@ def compute_recurrence(points: Doubles, labels: Ids, rng: np.random.Generator) -
     n, found = len(points), np.zeros((DRAWINGS, len(labels)))
     for drawing in found:
         some = np.sort(rng.permutation(n)[: min(int(np.ceil(SHARE * n)), MOST_DRAWN)])
-        again = WardTree.of(points[some], min(len(labels) + 1, len(some))).labels()
+        again = WardTree.from_points(points[some], min(len(labels) + 1, len(some))).labels()
         for i, (before, after) in enumerate(zip(labels, again, strict=False)):
             drawing[i] = _find_worst_jaccard(before[some], after, np.bincount(before))
     return np.asarray(found.mean(axis=0))

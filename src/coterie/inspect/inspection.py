@@ -216,7 +216,7 @@ def inspect_data(
     """
     federation = data if isinstance(data, Federation) else load(data, data_seed, data_dir)
     named, make = resolve_model(model)
-    world = World.of(federation, named, make=make)
+    world = World.from_spec(federation, named, make=make)
     plan = plan or InspectPlan()
     if federation.validation is None:
         plan = replace(plan, validation=False)

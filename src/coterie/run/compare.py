@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie._util.errors import DesignWarning, UserError
+from coterie._util.files import FolderLock
 from coterie._util.json_io import format_json, read_json, read_json_object
-from coterie._util.locks import FolderLock
 from coterie.analysis.comparison import Comparison, open_comparison
 from coterie.analysis.draws import DecidingTest
 from coterie.analysis.metrics import MetricFunction, get_metric
@@ -198,10 +198,10 @@ def run_request(
     """Run a request in a folder, with the methods by label and the draws of each federation."""
     for source, design in zip(sources, request.designs, strict=True):
         first = source(design.draws[0])
-        request.plan.check(first.seen)
-        clients = first.at(request.plan.rounds).seen
+        request.plan.check(first.participants)
+        clients = first.at_round(request.plan.rounds).participants
         check_groups([label for label, _ in entries], [method for _, method in entries], clients, request.plan.cohort)
-        if first.seen < 2:
+        if first.participants < 2:
             raise UserError("A comparison of methods needs two clients or more: with one there is no other client to learn with.")
         get_metric(metric or request.metric, first.task.name, first.task.labels(len(first.classes)))  # refuses one that is not of this task
         if request.rates:
@@ -274,7 +274,7 @@ class _FederationRun:
         if not self.request.controls:
             return entries
         federation = self.source(self.design.draws[0])
-        differ = bool(bin_by_size(federation.train.sizes[: federation.seen]).any())
+        differ = bool(bin_by_size(federation.train.sizes[: federation.participants]).any())
         return add_controls(entries, federation.groups is not None, self.request.finetune, sizes_differ=differ)
 
     def count_tested(self, entries: Sequence[LabelledMethod]) -> int:

@@ -27,15 +27,15 @@ class Execution:
     precision: Literal["float32", "tf32", "bf16"] = setting(
         "float32", "Products: tf32 is faster on a GPU and keeps three digits; bf16 keeps two, in passes through modules."
     )
-    microbatch: int | None = setting(None, "Samples of a batch that go through a large model at a time. Default: all.", least=1)
-    threads: int | None = setting(None, "Threads. Default: all cores.", least=1)
+    microbatch: int | None = setting(None, "Samples of a batch that go through a large model at a time. Default: all.", minimum=1)
+    threads: int | None = setting(None, "Threads. Default: all cores.", minimum=1)
     memory: float | None = setting(None, "GiB of models and replies in a wave of lanes; 2, on a GPU half of what is free.", above=0)
-    checkpoint_every: int = setting(10, "Rounds between checkpoints.", least=1)
+    checkpoint_every: int = setting(10, "Rounds between checkpoints.", minimum=1)
     checkpoint_gb: float = setting(50.0, "GB that a study's checkpoints write at most: beyond, they are further apart.", above=0)
-    seeds_per_wave: int | None = setting(None, "The most seeds run at once. Default: as many as the memory holds.", least=1)
-    workers: int | None = setting(None, "Processes of this machine that run waves in parallel; with --ray, waves at once.", least=1)
+    seeds_per_wave: int | None = setting(None, "The most seeds run at once. Default: as many as the memory holds.", minimum=1)
+    workers: int | None = setting(None, "Processes of this machine that run waves in parallel; with --ray, waves at once.", minimum=1)
     ray: str | None = setting(None, "A Ray cluster that runs waves: auto, or its address.")
-    gpus_per_wave: int = setting(0, "GPUs that a wave on Ray asks for: 0 or 1.", least=0, most=1)
+    gpus_per_wave: int = setting(0, "GPUs that a wave on Ray asks for: 0 or 1.", minimum=0, maximum=1)
 
     def __post_init__(self) -> None:
         check_settings(self, "A study")

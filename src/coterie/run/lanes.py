@@ -110,7 +110,7 @@ class Lane:
         self.account = RoundAccount()
         attack = parse_attack(plan.attack)
         self.malicious = None if attack is None else MaliciousClients.choose(attack, problem.roster, self.derived_seed)
-        whole = problem if problem.everybody is None else problem.everybody
+        whole = problem if problem.with_unseen is None else problem.with_unseen
         bound = whole.context(plan, self.derived_seed, 0).site_bound
         self._limits = Limits(whole.roster.sizes if plan.counts == "checked" else None, plan.norm_bound, bound)
         self.timing = make_clock(plan, problem, self.derived_seed, real=real)
@@ -147,7 +147,7 @@ class Lane:
         if ask is not self._measurement and getattr(ask, "part", None) in ("test", "central", "marked"):
             raise PermissionError("a method may not look at test data")
         if not self.account.is_measuring:
-            if self.problem.everybody is not None and _get_largest_client(ask) >= len(self.problem.roster):
+            if self.problem.with_unseen is not None and _get_largest_client(ask) >= len(self.problem.roster):
                 raise PermissionError("a method may not ask clients that take no part")
             left = apply_conditions(ask, self.plan, self.problem.roster, self.derived_seed, round_)
             ask = left if self.timing is None else self.timing.send(ask, left, round_)
@@ -188,7 +188,7 @@ class Lane:
 
     def context(self, round_: int, *, everybody: bool = False) -> Context:
         """What the method may know in a round; with `everybody`, also about the clients that take no part."""
-        problem = self.problem.everybody if everybody and self.problem.everybody is not None else self.problem
+        problem = self.problem.with_unseen if everybody and self.problem.with_unseen is not None else self.problem
         known = problem.context(self.plan, self.derived_seed, round_)
         return replace(known, truth=problem.truth_at(round_)) if self.method.sees_truth else known
 
@@ -251,7 +251,7 @@ class Lane:
         last = ctx.round_ == self.plan.rounds
         judged = yield from self._ask_about_test_data(Evaluate(serving, answers=self.keeps_answers and last))
         measured |= self._select_rows(judged)
-        if self.problem.everybody is not None:
+        if self.problem.with_unseen is not None:
             measured["unseen"] = yield from self._measure_unseen(ctx.round_, state, answers=self.keeps_answers and last)
         if self.malicious is not None and isinstance(self.malicious.attack, Backdoor):
             marked = yield from self._ask_about_test_data(Evaluate(serving, "marked"))  # of honest clients

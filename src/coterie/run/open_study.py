@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from coterie._util.errors import UserError
+from coterie._util.files import FolderLock
 from coterie._util.json_io import format_json, read_json, read_json_object
-from coterie._util.locks import FolderLock
 from coterie.data.content import find_differences, hash_contents
 from coterie.engines.loss import cross_entropy
 from coterie.engines.world import World

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coterie._util.errors import UserError
+from coterie._util.files import FolderLock
 from coterie._util.json_io import read_json, read_json_object
-from coterie._util.locks import FolderLock
 from coterie.analysis.comparison import Comparison
 from coterie.core.plan import Plan
 from coterie.core.specs import check_trust

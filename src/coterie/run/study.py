@@ -91,9 +91,9 @@ class Study:
         losses = {
             draw: get_loss(settings.plan.loss, each.task) if loss is None else make_per_sample(loss) for draw, each in federations.items()
         }
-        worlds = {draw: World.of(each, settings.model, losses[draw], attack, make) for draw, each in federations.items()}
+        worlds = {draw: World.from_spec(each, settings.model, losses[draw], attack, make) for draw, each in federations.items()}
         for world in worlds.values():
-            settings.plan.check(world.federation.seen)
+            settings.plan.check(world.federation.participants)
             settings.plan.check_sites(world.federation.sites, settings.data)
             world.federation.check_disjoint()
             check_test_samples(world.federation, settings.data)
@@ -103,7 +103,7 @@ class Study:
             settings,
             problems={draw: world.problem for draw, world in worlds.items()},
             # groups are compared with the true ones of the last round
-            rosters={draw: make_roster_table(world.federation.at(settings.plan.rounds)) for draw, world in worlds.items()},
+            rosters={draw: make_roster_table(world.federation.at_round(settings.plan.rounds)) for draw, world in worlds.items()},
             methods=made,
             worlds=worlds,
             changing=settings.plan.sample_size is not None or any(world.federation.later for world in worlds.values()),

@@ -75,9 +75,10 @@ class Hub:
                 continue
             if column not in features:
                 raise UserError(f"{self.repo} has no column {column!r} for the {role}: it has {', '.join(features)}.")
-            kind = features[column]
+            kind, name = features[column], type(features[column]).__name__
             if not self._fits(role, kind):
-                raise UserError(f"{self.repo}: column {column!r} should hold the {role} but is of type {_describe_type(kind)}.")
+                found = getattr(kind, "dtype", name) if name == "Value" else name
+                raise UserError(f"{self.repo}: column {column!r} should hold the {role} but is of type {found}.")
 
     def _fits(self, role: str, kind: Any) -> bool:
         name, dtype = type(kind).__name__, getattr(kind, "dtype", "")
@@ -106,8 +107,3 @@ class Hub:
             return encode_names(values)
         y = np.array(values, dtype=np.int64)
         return y, make_class_names(y, self.repo)
-
-
-def _describe_type(kind: Any) -> str:
-    dtype = getattr(kind, "dtype", None)
-    return type(kind).__name__ if dtype is None or type(kind).__name__ != "Value" else str(dtype)

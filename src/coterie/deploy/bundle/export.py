@@ -163,7 +163,7 @@ def load_served_models(
     known = federation or load(settings.data, key.draw, data_dir)
     _check_data(folder, settings.data, key.draw, known)
     if newcomers is not None:
-        known = add_newcomers(known.at(settings.plan.rounds), newcomers)
+        known = add_newcomers(known.at_round(settings.plan.rounds), newcomers)
     study = Study.prepare(settings, federation=known, methods=methods)
     world, roster = study.worlds[key.draw], evidence.rosters[key.draw]
     listed = ["id", "train"]
@@ -220,7 +220,7 @@ def serve_clients(study: Study, lane: Lane, engine: Engine, clients: Ids) -> Ser
         start = lane.problem.initial(lane.derived_seed)()
         untrained = [row for row, model in enumerate(serving.models) if np.array_equal(model, start)]
         missing = frozenset(serving.clients[np.isin(serving.rows, untrained)].tolist())
-    return ServedModels(lane, study.settings.model, world.federation.at(lane.round_), serving, world.model.make, missing)
+    return ServedModels(lane, study.settings.model, world.federation.at_round(lane.round_), serving, world.model.make, missing)
 
 
 def serve_newcomers(study: Study, lane: Lane, engine: Engine, clients: Ids) -> ServedModels:
@@ -248,7 +248,7 @@ def served_result(
     world = study.worlds[key.draw]
     clients = _list_all_clients(world)
     if newcomers is not None:
-        both = add_newcomers(world.federation.at(lane.round_), newcomers)
+        both = add_newcomers(world.federation.at_round(lane.round_), newcomers)
         study = Study.prepare(chosen, federation=both, methods=[lane.method], loss=world.loss, make=world.model.make)
         (beside,) = study.lanes()
         beside.resume_from(lane.end, lane.state)

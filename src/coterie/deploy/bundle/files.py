@@ -18,10 +18,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from coterie._util.errors import UserError, find_duplicate
-from coterie._util.files import sync_to_disk, write_atomic
+from coterie._util.files import lock_file, sync_to_disk, write_atomic
 from coterie._util.formatting import format_bytes
 from coterie._util.json_io import format_json
-from coterie._util.locks import lock_file
 from coterie.core import states
 from coterie.core.arrays import Array
 from coterie.core.layout import MAX_AXES, MAX_AXIS_SIZE, Inputs

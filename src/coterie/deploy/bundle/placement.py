@@ -69,7 +69,14 @@ def load_newcomer_texts(source: "Path | pd.DataFrame", known: Federation, name: 
     x = np.concatenate([train, tests]).astype(known.x.dtype)
     parts = np.split(np.arange(len(x)), [len(train)])
     return Federation(
-        name, x, np.zeros(len(x), np.int64), known.classes, (name,), Parts.of(parts[:1]), Parts.of(parts[1:]), task=known.task
+        name,
+        x,
+        np.zeros(len(x), np.int64),
+        known.classes,
+        (name,),
+        Parts.from_lists(parts[:1]),
+        Parts.from_lists(parts[1:]),
+        task=known.task,
     )
 
 
@@ -132,7 +139,9 @@ def load_newcomer(
     train, _, tests = split_client(order.astype(np.int64), test, 0.0)
     x, details = _prepare_rows(raw, train, known, name)
     y = scale_targets(y, known.task) if known.task.name == "regression" else y
-    return Federation(name, x, y, known.classes, (name,), Parts.of([train]), Parts.of([tests]), provenance=details, task=known.task)
+    return Federation(
+        name, x, y, known.classes, (name,), Parts.from_lists([train]), Parts.from_lists([tests]), provenance=details, task=known.task
+    )
 
 
 def _read_newcomer_rows(source: "Path | pd.DataFrame", known: Federation, label: str, where: str) -> tuple[Array, Array]:
@@ -167,7 +176,7 @@ def _prepare_rows(raw: Array, train: Ints, known: Federation, name: str) -> tupl
             raise UserError(f"Row {int(np.isnan(made).any(1).argmax())} of {name!r} has a gap, which the study did not fill: fill it in.")
         return made, {DONE: preparation.to_dict()}
     if "scaling" in known.provenance:
-        scaling = Scaling.of(np.asarray(raw[train], dtype=np.float64))
+        scaling = Scaling.from_rows(np.asarray(raw[train], dtype=np.float64))
         return scaling.apply(raw), {"scaling": {name: scaling.to_dict()}}
     return raw.astype(known.x.dtype), {} if known.inputs is None else {INPUTS: known.inputs.to_dict()}
 
@@ -237,8 +246,8 @@ def add_halves(new: Federation, draws: int = DRAWS) -> Federation:
         raise UserError(f"Client {name!r} has {len(own)} row to be placed by: give it more.")
     parts = [own[shuffle(make_key(0, "half", name, draw), len(own))[: ceil(len(own) / 2)]] for draw in range(draws)]
     ids = (name, *(f"{name}, half {draw}" for draw in range(draws)))
-    tests = Parts.of([new.test[0], *([own[:0]] * draws)])
-    return new.with_(ids=ids, train=Parts.of([own, *parts]), test=tests, validation=None)
+    tests = Parts.from_lists([new.test[0], *([own[:0]] * draws)])
+    return new.replace(ids=ids, train=Parts.from_lists([own, *parts]), test=tests, validation=None)
 
 
 def _is_choice(found: ServedModels) -> bool:
@@ -285,4 +294,4 @@ def _get_known_clients(result: Result, draw: int | None) -> Federation:
     if chosen not in settings.draws:
         raise UserError(f"The study has no draw of the data {draw}: choose from {', '.join(map(str, settings.draws))}.")
     federation = load(settings.data, chosen) if result.run is None else result.run.study.worlds[chosen].federation
-    return federation.at(settings.plan.rounds)
+    return federation.at_round(settings.plan.rounds)

@@ -108,7 +108,7 @@ def describe_row_scores(response: Array, true: Array, task: Task) -> tuple[str, 
 
 def get_table_schema(federation: Federation) -> Schema | None:
     """The schema of a table's federation; None of other data."""
-    return Schema.of(federation) if SCHEMA in federation.provenance else None
+    return Schema.from_federation(federation) if SCHEMA in federation.provenance else None
 
 
 def get_feature_names(federation: Federation) -> tuple[str, ...] | None:

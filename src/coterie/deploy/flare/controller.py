@@ -23,7 +23,7 @@ from nvflare.apis.signal import Signal
 from nvflare.private.defs import SpecialTaskName
 
 from coterie._util.errors import UserError
-from coterie._util.locks import lock_file
+from coterie._util.files import lock_file
 from coterie.deploy.certificates import RevokedSites
 from coterie.deploy.files import is_name
 from coterie.deploy.flare.connection_monitor import hash_registration

@@ -24,7 +24,7 @@ from nvflare.lighter.provisioner import Provisioner
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key, x509_name
 
 from coterie._util.errors import UserError
-from coterie._util.locks import lock_file
+from coterie._util.files import lock_file
 from coterie.deploy.certificates import DAYS, DRAFT, keep_only_authority, load_authority, write_authority
 from coterie.deploy.files import keep_private
 from coterie.deploy.flare.jobs import ADMIN, ORGANISATION, ROLE, write_server_files, write_site_files

@@ -57,7 +57,7 @@ class Members:
 
     def roster(self) -> Roster:
         """All members; reachable are those whose site is there."""
-        found = Roster.of([member.id for member in self.members], np.array([member.train for member in self.members]))
+        found = Roster.from_sizes([member.id for member in self.members], np.array([member.train for member in self.members]))
         return replace(found, reachable=np.array([member.site in self.here for member in self.members], dtype=np.bool_))
 
     def table(self) -> pa.Table:

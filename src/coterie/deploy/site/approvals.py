@@ -15,9 +15,8 @@ from time import sleep
 from typing import TYPE_CHECKING, Any, Literal
 
 from coterie._util.errors import UserError
-from coterie._util.files import write_atomic
+from coterie._util.files import lock_file, write_atomic
 from coterie._util.json_io import read_json_object
-from coterie._util.locks import lock_file
 from coterie.deploy.files import escape_text, get_kit_files, shorten_text
 from coterie.deploy.orders import ASKS, LONGEST_NOTE, SHORT_HASH, OrderError, OrderTerms, hash_order
 from coterie.deploy.site.audit import Audit

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie._util.errors import UserError
-from coterie._util.files import write_atomic
+from coterie._util.files import lock_file, write_atomic
 from coterie._util.json_io import to_json_line
-from coterie._util.locks import lock_file
 from coterie.deploy.files import SHOWN_TEXT, shorten_text
 
 FIRST_HASH = "0" * 64  # what the first line holds in place of an earlier hash

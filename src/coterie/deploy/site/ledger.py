@@ -17,8 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from coterie._util.errors import UserError
-from coterie._util.files import hash_text, sync_to_disk
-from coterie._util.locks import lock_file
+from coterie._util.files import hash_text, lock_file, sync_to_disk
 from coterie.core.arrays import Doubles
 from coterie.deploy.site.audit import Audit
 from coterie.deploy.site.policy import ClipNoise, DpSgd, NoPrivacy

@@ -98,10 +98,10 @@ def select_clients(federation: Federation, clients: Sequence[str]) -> Federation
     kept = np.unique(np.concatenate([part.joined(np.array(rows, dtype=np.int64)) for part in parts]))
 
     def cut(part: Parts) -> Parts:
-        return Parts.of([_find_places(kept, part[row]) for row in rows])
+        return Parts.from_lists([_find_places(kept, part[row]) for row in rows])
 
     lines = get_file_rows(federation.provenance)
-    return federation.with_(
+    return federation.replace(
         x=np.asarray(federation.x[kept]),
         raw=None if federation.raw is None else np.asarray(federation.raw[kept]),
         y=federation.y[kept],
@@ -196,7 +196,7 @@ def make_site_card(hello: Hello, world: World, *, tells_sizes: bool = True, tell
 
 def describe_columns(federation: Federation) -> str:
     """The schema that a site tells of its data: names of columns, words and classes. Empty where the samples have no named columns."""
-    own = Schema.of(federation)
+    own = Schema.from_federation(federation)
     return own.shared().to_json() if own.columns else ""
 
 
@@ -334,7 +334,7 @@ class Site:
 
     def _open(self, terms: OrderTerms, record: OrderRecord, federation: Federation) -> None:
         """Make ready to answer an approved order from the data in the columns that the sites agree on."""
-        self.world = World.of(federation, self.policy.local_model(terms.model))
+        self.world = World.from_spec(federation, self.policy.local_model(terms.model))
         engine = make_engine(self.world, self.settings.engine, "cpu", self.settings.threads)
         self.worker = open_worker(self.kit, self.world, engine, run=terms.run, own=self.federation)
         self.worker.audit = self.worker.ledger.audit = Audit(self.audit.path, terms.hash)

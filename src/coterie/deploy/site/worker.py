@@ -234,7 +234,7 @@ class SiteWorker:
     def _find_large_enough(self, stamped: StampedAsk) -> Any:
         """Which of the clients asked have the samples: to train on at all, and among those that the ask is about."""
         clients, least, part = _get_clients(stamped), self.policy.minimum_samples, _get_part(stamped)
-        asked_about = Work.bind(stamped, self.world.at(stamped.round_)).parts(part).sizes[clients]
+        asked_about = Work.bind(stamped, self.world.at_round(stamped.round_)).parts(part).sizes[clients]
         holds = self.world.federation.train.sizes[clients] >= least
         return holds & ((asked_about >= least) | (asked_about == 0))  # of no samples an answer tells nothing; the engine knows what to do
 
@@ -349,7 +349,7 @@ class SiteWorker:
         place = {int(client): row for row, client in enumerate(_get_clients(case.stamped))}
         rows = [place[int(client)] for client in reply.clients]
         ids = self.world.federation.ids
-        samples = Work.bind(case.stamped, self.world.at(case.stamped.round_)).parts(_get_part(case.stamped)).sizes[reply.clients]
+        samples = Work.bind(case.stamped, self.world.at_round(case.stamped.round_)).parts(_get_part(case.stamped)).sizes[reply.clients]
         models = [case.digests[row] for row in rows] if case.digests else [()] * len(rows)
         return RoundingContext(
             _describe_question(case.stamped), [self.data[ids[client]] for client in reply.clients.tolist()], samples, models

@@ -49,7 +49,7 @@ def test_training_from_a_map_gives_the_bits_of_training_from_memory(tmp_path: Pa
     x = open_memmap(tmp_path / "x.npy", "w+", np.float32, plain.x.shape)
     x[:] = plain.x
     x.flush()
-    mapped = plain.with_(x=np.load(tmp_path / "x.npy", mmap_mode="r"))
+    mapped = plain.replace(x=np.load(tmp_path / "x.npy", mmap_mode="r"))
     execution = Execution(engine=engine, threads=1)
     frames = [
         ct.study([ct.FedAvg()], data=federation, model=model, rounds=1, cohort=3, execution=execution).clients

@@ -48,7 +48,7 @@ def test_probes_are_as_before_and_their_projection_is_drawn_once(monkeypatch: py
         return make_generator(key)
 
     monkeypatch.setattr(similarity, "make_generator", counted)
-    world = World.of(load("digits/rotated(clients=6,groups=2)"), "mlp(64)")
+    world = World.from_spec(load("digits/rotated(clients=6,groups=2)"), "mlp(64)")
     problem = world.problem
     ctx = Context(problem.roster_at(0), problem.layout, Plan(), 0, 0)
     width = int(ctx.layout.compared.sum())

@@ -72,7 +72,7 @@ def test_draws_are_keyed_and_even() -> None:
 
 
 def test_training_is_keyed_whatever_the_engine() -> None:
-    world = World.of(images(), "cnn")
+    world = World.from_spec(images(), "cnn")
     start = world.model.initial(0)()
     ask = Train(np.arange(2), start, Local(lr=0.1, augment="flip+crop(1)"))
 

@@ -46,7 +46,7 @@ def test_they_are_the_gradients_of_the_loop(device: str, make: Any, sizes: list[
     world, draw = worlds.make_custom_world(worlds.make_federation(), make), np.random.default_rng(seed)
     models = np.stack([world.model.initial(i)() for i in range(k)])
     models = (models + 0.1 * np.abs(draw.normal(size=models.shape))).astype(np.float32)
-    start, parts = draw.integers(0, k, len(sizes)), Parts.of([draw.integers(0, len(world.federation.x), size) for size in sizes])
+    start, parts = draw.integers(0, k, len(sizes)), Parts.from_lists([draw.integers(0, len(world.federation.x), size) for size in sizes])
     x, y = torch.as_tensor(world.federation.x), torch.as_tensor(world.federation.y)
     there = torch.device(device)
     route = StackedTrainer(

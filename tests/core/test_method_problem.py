@@ -44,7 +44,7 @@ def test_a_model_without_anything_to_train_is_refused() -> None:
 
 
 def test_a_problem_needs_no_data() -> None:
-    roster = Roster.of(["a", "b", "c"], np.array([3, 4, 5]))
+    roster = Roster.from_sizes(["a", "b", "c"], np.array([3, 4, 5]))
     problem = Problem(ModelSpec("mclr", (5,), 3, build_model), lambda round_: roster)
     assert problem.roster is roster
     assert problem.truth_at(3) is None
@@ -60,7 +60,7 @@ def test_the_problem_of_a_world_is_its_servers_view() -> None:
     assert problem.roster.ids == world.federation.ids
     assert problem.roster.sizes.tolist() == list(worlds.SIZES)
     assert (problem.validation, problem.central) == (True, True)
-    bare = World.of(world.federation.with_(validation=None, central=None), "mclr").problem
+    bare = World.from_spec(world.federation.replace(validation=None, central=None), "mclr").problem
     assert (bare.validation, bare.central) == (False, False)
     assert problem.initial(2)().tobytes() == world.model.initial(2)().tobytes()
-    assert {f.name for f in fields(Problem)} == {"model", "roster_at", "truth_at", "validation", "central", "task", "everybody"}
+    assert {f.name for f in fields(Problem)} == {"model", "roster_at", "truth_at", "validation", "central", "task", "with_unseen"}

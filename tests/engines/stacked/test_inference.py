@@ -26,7 +26,7 @@ from coterie.engines.workspace import Workspace
 from coterie.methods.catalogue import build
 from coterie.testing import play, worlds
 from engines.device_vectors.test_rows import held
-from engines.stacked.test_gradients import DEVICES, convolutional, dense
+from engines.stacked.test_inference_gradients import DEVICES, convolutional, dense
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -84,7 +84,7 @@ def test_everybodys_own_model_is_judged_in_one_stack(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("memory", [1, 1 << 30])
 def test_models_that_serve_several_clients_or_nobody_and_clients_without_test_samples(memory: int) -> None:
     whole = worlds.make_federation()
-    few = whole.with_(test=Parts.of([own if client != 3 else own[:0] for client, own in enumerate(whole.test)]))
+    few = whole.replace(test=Parts.from_lists([own if client != 3 else own[:0] for client, own in enumerate(whole.test)]))
     world = worlds.make_custom_world(few, lambda: nn.Sequential(nn.Linear(worlds.FEATURES, 4), nn.Tanh(), nn.Linear(4, 3)))
     models, clients = np.stack([world.model.initial(i)() for i in range(20)]), np.arange(6)
     ask = Evaluate(Serving(clients, models, np.array([19, 3, 3, 7, 0, 11])))

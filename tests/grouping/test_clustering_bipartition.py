@@ -11,8 +11,14 @@ from sklearn.metrics import adjusted_rand_score
 from coterie.core import vectors
 from coterie.core.arrays import Floats, Ids
 from coterie.grouping import landmarks
-from coterie.grouping.bipartition import bipartition_by_cosines, bipartition_large, compute_mean_update_norm, summarize_updates
-from coterie.grouping.clustering import Linkage, agglomerative_clustering_large
+from coterie.grouping.clustering import (
+    Linkage,
+    agglomerative_clustering_large,
+    bipartition_by_cosines,
+    bipartition_large,
+    compute_mean_update_norm,
+    summarize_updates,
+)
 from coterie.grouping.similarity import compute_cosines, compute_gram, compute_norms
 
 LANDMARKS = 120
@@ -66,8 +72,8 @@ def test_lengths_of_moves_are_exact(n: int, d: int, piece: int, seed: int) -> No
     share = rng.dirichlet(np.ones(n))
     with pytest.MonkeyPatch.context() as patch:
         exact = summarize_updates(rows, origin, share, np.random.default_rng(0))
-        patch.setattr("coterie.grouping.bipartition.PIECE", piece)
-        patch.setattr("coterie.grouping.bipartition.MANY", 0)
+        patch.setattr("coterie.grouping.clustering.PIECE", piece)
+        patch.setattr("coterie.grouping.clustering.MANY", 0)
         patch.setattr("coterie.core.vectors.MANY_ROWS", 0)
         many = summarize_updates(rows, origin, share, np.random.default_rng(0))
     assert many.mean == pytest.approx(exact.mean, rel=1e-6, abs=1e-6)  # the exact form takes the root of a sum of products

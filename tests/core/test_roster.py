@@ -74,7 +74,7 @@ def test_wrong_settings_are_refused(wrong: dict[str, float | str]) -> None:
 
 
 def test_cohorts_of_late_are_kept_and_are_those_that_are_drawn() -> None:
-    everybody = Roster.of([f"client {i}" for i in range(40)], np.ones(40, dtype=np.int64))
+    everybody = Roster.from_sizes([f"client {i}" for i in range(40)], np.ones(40, dtype=np.int64))
     for round_ in (1, 2, 1):
         for seed in range(200):  # more than are kept
             kept, drawn = (roster.select_uniform(everybody, 7, seed, "cohort", round_) for _ in range(2))
@@ -89,5 +89,5 @@ def test_cohorts_of_late_are_kept_and_are_those_that_are_drawn() -> None:
 
 def test_large_cohorts_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coterie.core.roster.MAX_CACHED_SIZE", 6)
-    everybody = Roster.of([f"client {i}" for i in range(40)], np.ones(40, dtype=np.int64))
+    everybody = Roster.from_sizes([f"client {i}" for i in range(40)], np.ones(40, dtype=np.int64))
     assert roster.select_uniform(everybody, 7, 0, "cohort", 1) is not roster.select_uniform(everybody, 7, 0, "cohort", 1)

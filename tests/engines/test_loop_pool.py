@@ -104,7 +104,7 @@ def test_the_threads_of_a_closed_engine_are_gone() -> None:
 
 def test_a_batched_engine_closes_its_loop_too() -> None:
     before = own_threads("coterie-")
-    dense = World.of(FEDERATION, "mclr")
+    dense = World.from_spec(FEDERATION, "mclr")
     gradient = Gradient(np.arange(6), dense.model.initial(0)())
     with BatchedEngine({0: PLAIN, 1: dense}, threads=2) as engine:
         ask = Train(np.arange(6), PLAIN.model.initial(0)(), Local(epochs=2, batch_size=5))

@@ -115,7 +115,7 @@ def test_without_a_bound_nothing_is_noted(share: float | None) -> None:
 
 def test_a_cohort_takes_no_more_of_a_site_while_others_have_clients() -> None:
     sites = ["big"] * 30 + [f"small-{i}" for i in range(10)]
-    roster = Roster.of([f"client-{i}" for i in range(40)], np.ones(40, np.int64), sites)
+    roster = Roster.from_sizes([f"client-{i}" for i in range(40)], np.ones(40, np.int64), sites)
     for key in range(20):
         cohort = roster.cohort(key, 9, 1 / 3)
         assert len(cohort) == 9
@@ -123,7 +123,7 @@ def test_a_cohort_takes_no_more_of_a_site_while_others_have_clients() -> None:
         assert (np.diff(cohort) > 0).all()
     assert (roster.cohort(0, 20, 1 / 3) < 30).sum() == 10  # ten others are all there are
     assert (roster.cohort(0, 9) < 30).sum() > 3
-    alone = Roster.of(roster.ids, roster.sizes, roster.ids)
+    alone = Roster.from_sizes(roster.ids, roster.sizes, roster.ids)
     assert alone.cohort(3, 9, 1 / 3).tolist() == alone.cohort(3, 9).tolist()
 
 

@@ -83,18 +83,18 @@ def without_samples() -> Federation:
     """Validation parts without a sample in them."""
     federation = worlds.make_federation()
     assert federation.validation is not None
-    return federation.with_(validation=Parts.of([part[:0] for part in federation.validation]))
+    return federation.replace(validation=Parts.from_lists([part[:0] for part in federation.validation]))
 
 
 def choice_of(spec: str, federation: Federation, seed: int = 0) -> Choice:
-    history = play(build(spec), world=World.of(federation, "mclr"), rounds=1, seed=seed)
+    history = play(build(spec), world=World.from_spec(federation, "mclr"), rounds=1, seed=seed)
     (chosen,) = [record.notes.choice for record in history.records if record.notes.choice is not None]
     return chosen
 
 
 @pytest.mark.parametrize("spec", ["fesem(groups=auto,choice=trial,most=4)", "fedgroup(groups=auto,choice=trial,most=4)"])
 def test_where_nobody_has_validation_samples_the_elbow_of_the_distance_decides(spec: str) -> None:
-    none, empty = choice_of(spec, worlds.make_federation().with_(validation=None)), choice_of(spec, without_samples())
+    none, empty = choice_of(spec, worlds.make_federation().replace(validation=None)), choice_of(spec, without_samples())
     assert np.isnan(none.curves["accuracy"]).all()
     assert none.k == find_elbow(np.array(none.curves["distance"]))
     assert (none.k, none.curves["distance"]) == (empty.k, empty.curves["distance"])
@@ -110,7 +110,7 @@ def test_without_validation_samples_the_answer_is_not_always_one() -> None:
 
 
 def test_a_trial_without_validation_parts_does_not_stop_the_study() -> None:
-    federation = worlds.make_federation().with_(validation=None)
+    federation = worlds.make_federation().replace(validation=None)
     result = study(["fesem(groups=auto,choice=trial,most=3)", "fedavg"], data=federation, rounds=2, epochs=1)
     assert result.problems == {}
     assert result.table()["seeds"].tolist() == [1, 1]

@@ -22,7 +22,7 @@ from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
 from coterie.models import build_model
 from coterie.models.efficientnet import IN_BLOCK, OUTSIDE, TENSORS
-from coterie.models.image_layers import SamePaddedConv2d, use_same_padding
+from coterie.models.layers import SamePaddedConv2d, use_same_padding
 from models.test_image_networks import images
 
 
@@ -82,7 +82,7 @@ def test_every_tensor_finds_its_place(file: Path) -> None:
 
 def test_frozen_layers_are_computed_once_and_never_sent(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    world = World.of(images(), f"efficientnet_lite0(weights={file},train=head)")
+    world = World.from_spec(images(), f"efficientnet_lite0(weights={file},train=head)")
     assert [name for name, _ in get_sent_tensors(world.model.module())] == ["head.layers.0.weight", "head.layers.0.bias"]
     start, clients = world.model.initial(0)(), np.arange(2)
     asks: tuple[Ask[Any], ...] = (Train(clients, start, Local(epochs=2, batch_size=2, lr=0.1)), Losses(clients, start))
@@ -100,7 +100,7 @@ def pairs(folder: Path, file: Path, settings: str) -> World:
     rows = np.hstack([plain.x.reshape(len(plain.x), -1), tokens])
     shape = Inputs(((3, 8, 8), (5,)), (False, True))
     spec = f"fusion(text={folder},image='efficientnet_lite0(weights={file})',{settings})"
-    return World.of(plain.with_(x=rows, provenance={INPUTS: shape.to_dict()}), spec)
+    return World.from_spec(plain.replace(x=rows, provenance={INPUTS: shape.to_dict()}), spec)
 
 
 @pytest.mark.parametrize(("settings", "route"), [("train=head,head=4", "fused: numba"), ("train=lora,rank=2", "loop: autograd")])

@@ -10,7 +10,7 @@ from coterie.core.plan import Plan, Speeds, parse_speeds
 from coterie.core.roster import Roster
 
 N = 2000
-ROSTER = Roster.of([f"client-{i}" for i in range(N)], np.arange(1, N + 1))
+ROSTER = Roster.from_sizes([f"client-{i}" for i in range(N)], np.arange(1, N + 1))
 
 
 def made(text: str) -> Speeds:
@@ -33,12 +33,12 @@ def test_logarithms_are_normal_with_median_one_time() -> None:
 def test_a_share_is_slow_and_at_least_one() -> None:
     times = made("slowed(share=0.1,factor=7)").times(ROSTER, 0)
     assert sorted(times.tolist()) == [1.0] * 1800 + [7.0] * 200
-    three = Roster.of(["a", "b", "c"], np.ones(3, np.int64))
+    three = Roster.from_sizes(["a", "b", "c"], np.ones(3, np.int64))
     assert sorted(made("slowed").times(three, 0).tolist()) == [1.0, 1.0, 10.0]
 
 
 def test_times_are_the_clients_own_and_drawn_anew_for_each_seed() -> None:
-    some = Roster.of(["client-7", "newcomer", "client-3"], np.ones(3, np.int64))
+    some = Roster.from_sizes(["client-7", "newcomer", "client-3"], np.ones(3, np.int64))
     for text in ("lognormal(1.0)", "lognormal"):
         whole, part = made(text).times(ROSTER, 5), made(text).times(some, 5)
         assert part[0] == whole[7]
@@ -47,14 +47,14 @@ def test_times_are_the_clients_own_and_drawn_anew_for_each_seed() -> None:
 
 
 def test_by_samples_a_mean_client_takes_what_it_took() -> None:
-    times = made("equal(by_samples=true)").times(Roster.of(["a", "b"], np.array([1, 3])), 0)
+    times = made("equal(by_samples=true)").times(Roster.from_sizes(["a", "b"], np.array([1, 3])), 0)
     assert times.tolist() == [0.5, 1.5]
 
 
 def test_a_file_says_each_clients_time(tmp_path: Path) -> None:
     path = tmp_path / "Times.CSV"
     path.write_text("client,time,remark\nb,2.5,slow\na,1,\n")
-    assert made(str(path)).times(Roster.of(["a", "b"], np.ones(2, np.int64)), 0).tolist() == [1.0, 2.5]
+    assert made(str(path)).times(Roster.from_sizes(["a", "b"], np.ones(2, np.int64)), 0).tolist() == [1.0, 2.5]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_file_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, told:
     path = tmp_path / "times.csv"
     path.write_text(text)
     with pytest.raises(UserError, match=told):
-        made(str(path)).times(Roster.of(["a", "b"], np.ones(2, np.int64)), 0)
+        made(str(path)).times(Roster.from_sizes(["a", "b"], np.ones(2, np.int64)), 0)
 
 
 def test_a_plan_with_a_file_can_be_read_where_the_file_is_not() -> None:

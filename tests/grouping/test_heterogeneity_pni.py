@@ -57,7 +57,7 @@ def test_figure_10_on_synthetic_data() -> None:
     def mean_pni(spec: str) -> float:
         found = []
         for seed in range(4):
-            world = World.of(load(spec, seed), "mclr")
+            world = World.from_spec(load(spec, seed), "mclr")
             found.append(run_generator(ask_pni(world.problem.roster.clients, world.model.initial(seed)), world, seed=seed).normalised)
         return float(np.mean(found))
 
