@@ -217,7 +217,7 @@ def write_job_of_own(app: Path, site: str, job: str, out: str) -> None:
         "task_data_filters": [],
         "task_result_filters": [],
         "components": [{"id": "x", "path": "coterie.deploy.flare.processes._start_process", "args": start}],
-        "executors": [{"tasks": ["*"], "executor": {"path": "coterie.deploy.flare.executor.CoterieExecutor", "args": {}}}],
+        "executors": [{"tasks": ["*"], "executor": {"path": "coterie.deploy.flare.jobs.CoterieExecutor", "args": {}}}],
     }
     (app / "config" / "config_fed_client.json").write_text(json.dumps(client), encoding="utf-8")
 

@@ -192,8 +192,7 @@ def install() -> None:
     """Answer as a site should, except for what the file names."""
     from nvflare.apis.signal import Signal
 
-    from coterie.deploy.flare.executor import CoterieExecutor
-    from coterie.deploy.flare.jobs import KIT
+    from coterie.deploy.flare.jobs import KIT, CoterieExecutor
 
     honest, before = CoterieExecutor._answer, dict[str, list[bytes]]()
     chance = random.Random(os.getpid())

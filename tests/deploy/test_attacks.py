@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.deploy.certificates import load_authority, read_certificate
-from coterie.deploy.flare import processes, provision
+from coterie.deploy.flare import operator, processes
 from coterie.deploy.flare.jobs import ADMIN
 from coterie.deploy.site.process import SiteSettings
 from coterie.evidence.reader import Evidence
@@ -125,7 +125,7 @@ def intruders(running: Running, tmp_path_factory: pytest.TempPathFactory) -> dic
     """Kits that must not be let in, all started at once; the logs of the attempts."""
     folder = tmp_path_factory.mktemp("intruders")
     federation = running.federation
-    other = provision.create_federation(folder / "other", federation.host, federation.port, ["stranger"])
+    other = operator.create_federation(folder / "other", federation.host, federation.port, ["stranger"])
     half = shutil.copytree(other.kit("stranger"), folder / "half")  # knows our authority, but its certificate is of another
     shutil.copy(federation.kit(SITE) / "startup" / "rootCA.pem", half / "startup" / "rootCA.pem")
     claims = shutil.copytree(federation.kit(SITE), folder / "claims", ignore=shutil.ignore_patterns("*.log", "sockets"))

@@ -23,7 +23,7 @@ from coterie.deploy.certificates import (
     read_certificate,
     renew_certificates,
 )
-from coterie.deploy.flare.provision import create_federation
+from coterie.deploy.flare.operator import create_federation
 from coterie.deploy.server.federation import FederationFolder
 from coterie.deploy.server.runs import summarize_federation
 

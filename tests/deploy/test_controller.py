@@ -17,7 +17,6 @@ from nvflare.private.defs import SpecialTaskName
 
 from coterie._util.errors import UserError
 from coterie.deploy.flare import controller as controllers
-from coterie.deploy.flare.connection_monitor import hash_registration
 from coterie.deploy.flare.controller import (
     FIRST_WAIT,
     LONGEST_WAIT,
@@ -27,8 +26,8 @@ from coterie.deploy.flare.controller import (
     TaskRequests,
     compute_patience,
 )
-from coterie.deploy.flare.jobs import SERVER_FOLDER
-from coterie.deploy.server.federation import write_presence
+from coterie.deploy.flare.transport import hash_registration
+from coterie.deploy.server.federation import SERVER_FOLDER, write_presence
 from coterie.deploy.server.runs import Order, RunFolder
 
 

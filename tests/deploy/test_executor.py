@@ -19,8 +19,7 @@ from nvflare.apis.signal import Signal
 from coterie.core.asks import Train
 from coterie.core.local import Local
 from coterie.data.catalogue import load
-from coterie.deploy.flare.executor import CoterieExecutor
-from coterie.deploy.flare.jobs import BODY, KIT
+from coterie.deploy.flare.jobs import BODY, KIT, CoterieExecutor
 from coterie.deploy.messages import PROTOCOL, AskBatch, ReplyBatch, SiteCard, from_message, to_message
 from coterie.deploy.site.process import SiteSettings
 from coterie.engines.engine import StampedAsk
@@ -56,5 +55,5 @@ def test_a_trainer_that_dies_is_replaced_and_answers_the_same(tmp_path: Path, mo
 
 
 def test_the_job_process_does_not_load_what_trains() -> None:
-    loaded = "import sys, coterie.deploy.flare.executor; print([name for name in ('torch', 'pyarrow', 'pandas') if name in sys.modules])"
+    loaded = "import sys, coterie.deploy.flare.jobs; print([name for name in ('torch', 'pyarrow', 'pandas') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout.strip() == "[]"

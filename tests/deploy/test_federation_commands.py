@@ -25,9 +25,8 @@ from coterie.cli.app import app
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.deploy.certificates import RevokedSites, check_kit, restore_site, revoke_site
+from coterie.deploy.flare.operator import add_site, create_federation, request_certificate, sign_request, supervise
 from coterie.deploy.flare.processes import check_port, explain_refusal, run_server, run_sites, wait_until
-from coterie.deploy.flare.provision import add_site, create_federation, request_certificate, sign_request
-from coterie.deploy.flare.supervisor import supervise
 from coterie.deploy.server.federation import FederationFolder, Presence, check_site_name, parse_address, read_presence, write_presence
 from coterie.deploy.server.runner import ANSWERS_FILE, run_order
 from coterie.deploy.server.runs import InspectOrder, Order, RunFolder, find_free_name, find_run, list_runs, make_run, summarize_federation

@@ -19,8 +19,8 @@ pytest.importorskip("nvflare")
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.deploy.certificates import revoke_site
-from coterie.deploy.flare import processes, supervisor
-from coterie.deploy.flare.connection_monitor import CHECK_INTERVAL
+from coterie.deploy.flare import operator, processes
+from coterie.deploy.flare.transport import CHECK_INTERVAL
 from coterie.deploy.server.federation import read_registrations
 from coterie.deploy.site.process import SiteSettings
 from coterie.evidence.settings import Settings
@@ -111,9 +111,9 @@ def test_an_operator_s_own_job_runs_nowhere(running: Running, tmp_path: Path, ki
     (app / "config" / "config_fed_server.json").write_text(json.dumps(server), encoding="utf-8")
     meta = {"name": "own", "resource_spec": {}, "min_clients": 1, "deploy_map": {"app": ["@ALL"]}}
     (job / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
-    with supervisor.open_session(running.federation) as session:
+    with operator.open_session(running.federation) as session:
         number = session.submit_job(str(job))
-        ended = processes.wait_until(lambda: "own" not in supervisor.list_active_jobs(session), 60)
+        ended = processes.wait_until(lambda: "own" not in operator.list_active_jobs(session), 60)
     assert ended
     assert not out.exists()
     assert not [path for site in HONEST for path in (running.federation.kit(site) / number).glob("*")]
@@ -206,7 +206,7 @@ COMMANDS += [f"{what} {{job}}" for what in ("clone_job", "download_job", "delete
 
 
 def test_an_operator_reads_nothing_and_deletes_nothing(running: Running, job: str) -> None:
-    with supervisor.open_session(running.federation) as session:
+    with operator.open_session(running.federation) as session:
         for command in (text.format(job=job) for text in COMMANDS):
             found = session.api.do_command(command)
             told = json.dumps(found, default=str)
@@ -216,7 +216,7 @@ def test_an_operator_reads_nothing_and_deletes_nothing(running: Running, job: st
 
 
 def test_the_operator_ends_the_run_and_another_goes_through(running: Running, job: str) -> None:
-    with supervisor.open_session(running.federation) as session:
+    with operator.open_session(running.federation) as session:
         session.abort_job(job)
     assert processes.wait_until(lambda: running.journal("long")[-1]["what"] == "ended", 60)
     assert running.journal("long")[-1]["status"] == "aborted"

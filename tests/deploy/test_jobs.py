@@ -22,7 +22,7 @@ from nvflare.lighter.utils import load_private_key_file, sign_folders
 from nvflare.security.security import FLAuthorizer
 
 from coterie._util.errors import UserError
-from coterie.deploy.flare import protection, provision
+from coterie.deploy.flare import operator, protection
 from coterie.deploy.flare.jobs import (
     ADMIN,
     CONTROLLER,
@@ -43,7 +43,7 @@ from deploy.running import free_port
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> FederationFolder:
-    return provision.create_federation(tmp_path_factory.mktemp("jobs") / "federation", "127.0.0.1", free_port(), ["a", "b"])
+    return operator.create_federation(tmp_path_factory.mktemp("jobs") / "federation", "127.0.0.1", free_port(), ["a", "b"])
 
 
 def signed(app: Path, kit: Path) -> None:
@@ -74,9 +74,7 @@ def test_a_job_that_the_operator_has_not_signed_is_refused(federation: Federatio
         assert find_job_fault(app, authority, at_site=True)
         return
     other = (
-        federation.kit("b")
-        if signer == "a site"
-        else provision.create_federation(tmp_path / "other", "127.0.0.1", free_port(), ["a"]).admin
+        federation.kit("b") if signer == "a site" else operator.create_federation(tmp_path / "other", "127.0.0.1", free_port(), ["a"]).admin
     )
     assert fault(federation, app, other) == "a job that the operator of this federation has not signed"
 

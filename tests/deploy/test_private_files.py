@@ -17,7 +17,7 @@ from coterie.deploy.bundle.files import write_bundle
 from coterie.deploy.certificates import check_kit, keep_only_authority, load_authority, renew_certificates, revoke_site
 from coterie.deploy.files import keep_private
 from coterie.deploy.flare.jobs import SERVER_APP, SITE_APP, write_job
-from coterie.deploy.flare.provision import add_site, create_federation, request_certificate, sign_request
+from coterie.deploy.flare.operator import add_site, create_federation, request_certificate, sign_request
 from coterie.deploy.server.federation import FederationFolder
 from coterie.deploy.site.process import SiteSettings
 

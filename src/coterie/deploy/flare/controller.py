@@ -26,11 +26,10 @@ from coterie._util.errors import UserError
 from coterie._util.locks import lock_file
 from coterie.deploy.certificates import RevokedSites
 from coterie.deploy.files import is_name
-from coterie.deploy.flare.connection_monitor import hash_registration
-from coterie.deploy.flare.jobs import BODY, SERVER_FOLDER, TASK
-from coterie.deploy.flare.transport import IncomingStreams, survive_bad_messages
+from coterie.deploy.flare.jobs import BODY, TASK
+from coterie.deploy.flare.transport import IncomingStreams, hash_registration, survive_bad_messages
 from coterie.deploy.messages import OversizedMessage, RawMessage
-from coterie.deploy.server.federation import SCHEMA_FILE, list_connected_sites, read_registrations, read_roster
+from coterie.deploy.server.federation import SCHEMA_FILE, SERVER_FOLDER, list_connected_sites, read_registrations, read_roster
 from coterie.deploy.server.runner import TooFewSitesError, run_order
 from coterie.deploy.server.runs import Journal, RunFolder
 

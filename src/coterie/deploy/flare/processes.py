@@ -25,9 +25,9 @@ from filelock import lock_descriptor
 from coterie._util.errors import UserError
 from coterie._util.locks import read_note, write_note
 from coterie.deploy.flare.child_process import child_command
-from coterie.deploy.flare.jobs import KIT, ORGANISATION, SERVER_FOLDER, write_server_files, write_site_files
+from coterie.deploy.flare.jobs import KIT, ORGANISATION, write_server_files, write_site_files
 from coterie.deploy.flare.protection import check_flare_version
-from coterie.deploy.server.federation import FederationFolder, read_presence
+from coterie.deploy.server.federation import SERVER_FOLDER, FederationFolder, read_presence
 
 if TYPE_CHECKING:
     from coterie.deploy.site.process import SiteSettings

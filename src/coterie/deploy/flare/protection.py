@@ -29,8 +29,9 @@ from nvflare.private.defs import CellMessageHeaderKeys, RequestHeader, TrainingT
 
 from coterie._util.errors import UserError
 from coterie.deploy.certificates import RevokedSites
-from coterie.deploy.flare.jobs import ADMIN, SERVER_FOLDER
+from coterie.deploy.flare.jobs import ADMIN
 from coterie.deploy.flare.transport import SCHEME, PrivateSocketDriver
+from coterie.deploy.server.federation import SERVER_FOLDER
 
 log = logging.getLogger(__name__)
 NUMBER = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"

@@ -16,6 +16,7 @@ from coterie._util.json_io import format_json, read_json_object, write_json
 from coterie.deploy.files import escape_text, is_name
 
 FEDERATION_FILE = "federation.json"
+SERVER_FOLDER = "COTERIE_SERVER"  # the folder of the server's kit, in the environment of its processes
 PROJECT = "coterie"  # FLARE's name of a federation
 ROSTER_FILE = "roster.json"  # what the operator lets each site claim
 SCHEMA_FILE = "schema.json"  # the columns that the sites of the last run agreed on

@@ -189,13 +189,13 @@ class RunFolder:
         return self.folder / "study"
 
     @property
-    def told(self) -> Mapping[str, Any]:
+    def status_details(self) -> Mapping[str, Any]:
         """How it stands: the status, and a reason where there is one."""
         return read_json_object(self.folder / STATUS_FILE, status=str)
 
     @property
     def status(self) -> str:
-        return str(self.told["status"])
+        return str(self.status_details["status"])
 
     def set_status(self, status: str, **details: Any) -> None:
         """Set how it stands."""
@@ -304,7 +304,7 @@ def _summarize_run(run: RunFolder) -> dict[str, Any]:
     return {
         "run": run.name,
         "kind": order.kind,
-        **run.told,
+        **run.status_details,
         "round": max(rounds, default=None),
         "rounds": order.settings["plan"]["rounds"] if order.kind == "study" else None,
         "sites": began[-1] if began else [],

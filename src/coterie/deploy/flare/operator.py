@@ -1,20 +1,25 @@
-"""Certificates and kits: a CA, a server, an operator, and a kit for each site; more sites later, from the same CA.
+"""The operator's side: certificates and kits, sessions with the server, and the supervisor of `coterie serve`, which submits jobs.
 
-A site may also make its key itself and send only a request to be signed: its kit then comes without a key.
+Kits come from one CA: the server's, the operator's and one for each site; more sites later, from the same CA. A site may also make its
+key itself and send only a request to be signed: its kit then comes without a key.
 """
 
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic
 from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
+from nvflare.fuel.flare_api.api_spec import NoConnection
+from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+from nvflare.fuel.hci.client import api
 from nvflare.lighter.constants import CtxKey
 from nvflare.lighter.entity import Project
 from nvflare.lighter.impl.cert import CertBuilder
@@ -27,9 +32,11 @@ from coterie._util.errors import UserError
 from coterie._util.locks import lock_file
 from coterie.deploy.certificates import DAYS, DRAFT, keep_only_authority, load_authority, write_authority
 from coterie.deploy.files import keep_private
-from coterie.deploy.flare.jobs import ADMIN, ORGANISATION, ROLE, write_server_files, write_site_files
+from coterie.deploy.flare.jobs import ADMIN, ORGANISATION, ROLE, write_job, write_server_files, write_site_files
 from coterie.deploy.flare.jobs import PROJECT_SERVER as SERVER
-from coterie.deploy.server.federation import PROJECT, FederationFolder, check_site_name
+from coterie.deploy.flare.processes import wait_until
+from coterie.deploy.server.federation import PROJECT, FederationFolder, check_site_name, list_connected_sites, read_presence
+from coterie.deploy.server.runs import AGAIN, END_STATES, WAITING, RunFolder, list_runs, read_journal
 from coterie.deploy.site.policy import DEFAULT_POLICY
 
 AUTHORITY_DAYS = 3650
@@ -177,3 +184,152 @@ def _copy_kit(made: Path, place: Path) -> None:
     """What FLARE made, without its scripts, notebooks and samples: they would start a client past the lock, and nothing reads them."""
     shutil.copytree(made, place, ignore=shutil.ignore_patterns("*.sh", "*.ipynb", "readme.txt", "*.sample"))
     keep_private(place)
+
+
+ENDED = "FINISHED"
+
+
+@contextmanager
+def open_session(federation: FederationFolder, timeout: float = 15.0) -> Iterator[Session]:
+    """A session, closed in any case: one left open keeps the process from ending."""
+    api._print_hci_message = lambda message: None  # it would write into the middle of what a command says
+    try:
+        session = new_secure_session(ADMIN, str(federation.admin.absolute()), timeout=timeout)
+    except NoConnection as error:
+        where = f"{federation.host}:{federation.port}"
+        raise UserError(f"No server answers at {where}: start it there with 'coterie serve {federation.folder}'.") from error
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def submit_job(session: Session, run: str, federation: FederationFolder) -> str:
+    """Begin a job, or the next one of a run whose order is in its folder; its number."""
+    with TemporaryDirectory() as folder:
+        return str(session.submit_job(str(write_job(Path(folder), run, federation.sites))))
+
+
+def list_active_jobs(session: Session) -> dict[str, str]:
+    """By run, the number of its job that has not ended."""
+    jobs = session.list_jobs()
+    return {str(job["job_name"]): str(job["job_id"]) for job in jobs if not str(job["status"]).startswith(ENDED)}
+
+
+def send_site_command(federation: FederationFolder, what: str, site: str) -> bool:
+    """Have a server that runs "disable" or "enable" a site; whether one runs."""
+    if not read_presence(federation.server).alive:
+        return False
+    with open_session(federation) as session:
+        (session.disable_client if what == "disable" else session.enable_client)(site)
+    return True
+
+
+MAX_ATTEMPTS = 3  # jobs of a run that may end without a round before it counts as failed
+PATIENCE = 10.0  # seconds for jobs to end when the server is stopped
+
+
+class Supervisor:
+    """Only one process submits, so no run is ever submitted twice. What it knows is on disk: it may be killed at any time."""
+
+    def __init__(self, federation: FederationFolder, say: Callable[[str], None]) -> None:
+        self.federation, self.say = federation, say
+        self._session: Any = None
+        self._opened: Any = None
+        self._tries: dict[str, tuple[int, int]] = {}
+
+    def look(self) -> None:
+        """Submit what waits, go on with what ended early, abort what is to be stopped."""
+        open_runs = [run for run in list_runs(self.federation) if run.status not in END_STATES]
+        open_runs.sort(key=lambda run: run.status == AGAIN and bool(run.pending_sites))  # whose sites have to decide lets others go first
+        if not open_runs:
+            return
+        try:
+            active = list_active_jobs(self._connect())
+            for run in open_runs:
+                self._attend(run, active)
+        except UserError:
+            self.close()
+        except Exception as error:  # whatever a session that has gone stale may raise: the next look opens another
+            self.say(f"The server did not answer ({type(error).__name__}: {str(error)[:200]}); trying again.")
+            self.close()
+
+    def halt(self) -> None:
+        """Before the server stops: end its jobs, and note that their runs go on with the next start."""
+        try:
+            session = self._connect()
+            active = list_active_jobs(session)
+            runs = [run for run in list_runs(self.federation) if run.name in active]
+            for run in runs:
+                session.abort_job(active[run.name])
+            wait_until(lambda: all(run.status in END_STATES for run in runs), PATIENCE)
+            for run in runs:
+                if run.status in ("aborted", "submitted", "running"):
+                    run.set_status(AGAIN)
+        except Exception as error:  # the server may be dead already
+            self.say(f"Jobs could not be ended first ({type(error).__name__}).")
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the session: one left open would keep this process from ending."""
+        if self._opened is not None:
+            opened, self._opened, self._session = self._opened, None, None
+            opened.__exit__(None, None, None)
+
+    def _connect(self) -> Any:
+        if self._session is None:
+            opened = open_session(self.federation)
+            self._session = opened.__enter__()
+            self._opened = opened
+        return self._session
+
+    def _attend(self, run: RunFolder, active: dict[str, str]) -> None:
+        if run.is_stop_requested:
+            if run.name in active:
+                self._session.abort_job(active[run.name])
+            wait_until(lambda: run.status in END_STATES, 0 if run.status == WAITING else PATIENCE)
+            run.set_status("aborted", reason="stopped by the operator")
+            run.clear_stop()
+            self.say(f"Run {run.name}: stopped.")
+            return
+        status = run.status
+        if run.name in active or status in END_STATES or active:
+            return  # one job at a time: the next run waits for its turn
+        order, _ = run.order()
+        here = list_connected_sites(self.federation.server) - set(self.federation.removed)
+        began = run.study.exists()
+        if len(here) < (1 if began else order.minimum):
+            return
+        if not self._may_try(run):
+            run.set_status("failed", reason=f"its job ended {MAX_ATTEMPTS} times without a round: see {self.federation.server / 'log.txt'}")
+            return
+        run.set_status("submitted")
+        submit_job(self._session, run.name, self.federation)
+        active[run.name] = ""
+        self.say(f"Run {run.name}: {'going on' if began else 'beginning'} with {', '.join(sorted(here))}.")
+
+    def _may_try(self, run: RunFolder) -> bool:
+        if run.pending_sites:
+            return True  # sites take the time they need to approve an order
+        rounds = sum(line["what"] == "round" for line in read_journal(run.folder))
+        before, tries = self._tries.get(run.name, (rounds, 0))
+        tries = 1 if rounds > before else tries + 1
+        self._tries[run.name] = (rounds, tries)
+        return tries <= MAX_ATTEMPTS
+
+
+def supervise(federation: FederationFolder, ended: Callable[[], bool], say: Callable[[str], None], every: float = 1.0) -> None:
+    """Look again and again until something has ended; what is left running is halted when this is interrupted."""
+    supervisor = Supervisor(federation, say)
+    try:
+        while not ended():
+            began = monotonic()
+            supervisor.federation = FederationFolder.open(federation.folder)  # sites may have been added
+            supervisor.look()
+            wait_until(ended, max(every - (monotonic() - began), 0.1))
+    except KeyboardInterrupt:
+        supervisor.halt()
+        raise
+    finally:
+        supervisor.close()
