@@ -38,7 +38,7 @@ def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CoterieContro
     RunFolder(tmp_path / "runs" / "a-run").place(Order("a-run", "study", {}, minimum=2), 30.0)
     made = CoterieController("a-run")
     made.journal.begin(["a", "b"])
-    made.journal.say("round")
+    made.journal.append("round", {})
     made.began_with = {"a": hash_registration(Client("a", "token of a")), "b": hash_registration(Client("b", "token of b"))}
     see(made, a="token of a", b="token of b")
     return made
@@ -77,7 +77,7 @@ def test_no_job_ends_without_a_round(controller: CoterieController) -> None:
     controller.journal.begin(["a", "b"])
     see(controller, a="token of a", b="token of b", c="token of c")
     assert not over(controller)
-    controller.journal.say("round")
+    controller.journal.append("round", {})
     assert over(controller)
 
 

@@ -21,7 +21,7 @@ from coterie.core.plan import Plan
 from coterie.deploy.certificates import revoke_site
 from coterie.deploy.flare import operator, processes
 from coterie.deploy.flare.transport import CHECK_INTERVAL
-from coterie.deploy.server.federation import read_registrations
+from coterie.deploy.server.federation import read_presence
 from coterie.deploy.site.process import SiteSettings
 from coterie.evidence.settings import Settings
 from deploy.intruder import Intruder, write_job_of_own
@@ -169,7 +169,7 @@ def test_another_user_of_the_machine_cannot_reach_a_job(running: Running, job: s
 def test_a_site_is_told_nobody_else_s_token(running: Running, intruder: Intruder, job: str) -> None:
     found = intruder.attack("clients", job=job)
     assert found["code"] != "ok", found
-    marks = read_registrations(running.federation.server)
+    marks = read_presence(running.federation.server).marks
     seen = set(intruder.attack("tokens"))
     assert marks[INTRUDER] in seen
     assert seen.isdisjoint({marks[name] for name in HONEST})

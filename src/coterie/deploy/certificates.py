@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -193,7 +194,7 @@ def revoke_site(federation: FederationFolder, site: str) -> FederationFolder:
     """Take a site out for good; jobs that run now see it at their next question."""
     if site not in federation.sites:
         raise UserError(f"The federation {federation.folder} has no site {site!r}: {suggest_names(site, federation.sites)}")
-    left = federation.but(sites=tuple(name for name in federation.sites if name != site), removed=(*federation.removed, site))
+    left = replace(federation, sites=tuple(name for name in federation.sites if name != site), removed=(*federation.removed, site))
     left.write()
     write_disabled(left)
     return left
@@ -201,7 +202,7 @@ def revoke_site(federation: FederationFolder, site: str) -> FederationFolder:
 
 def restore_site(federation: FederationFolder, site: str) -> FederationFolder:
     """A removed site may come in again, with the certificate that it had."""
-    back = federation.but(sites=(*federation.sites, site), removed=tuple(name for name in federation.removed if name != site))
+    back = replace(federation, sites=(*federation.sites, site), removed=tuple(name for name in federation.removed if name != site))
     back.write()
     write_disabled(back)
     return back

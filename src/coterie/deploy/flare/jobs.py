@@ -1,6 +1,6 @@
 """FLARE's configuration: the files of a kit, the only job that a federation runs, its check, and the executor of its site part.
 
-The files are written by Coterie at every start: what a kit says of FLARE is replaced. A job names a run; what the run is, the server
+The files are written by Coterie at every start: what a kit has of FLARE is replaced. A job names a run; what the run is, the server
 reads from its own folder, and what a site does comes from its own kit. A job may build the controller at the server and the executor at
 a site, nothing else.
 """
@@ -30,7 +30,7 @@ from coterie.deploy.flare.transport import ASKS, IncomingStreams
 from coterie.deploy.messages import LIMIT, Hello, OversizedMessage, is_kind
 from coterie.deploy.server.federation import SERVER_FOLDER, FederationFolder
 
-KIT = "COTERIE_KIT"  # the folder of the site's kit, said by `coterie join`
+KIT = "COTERIE_KIT"  # the folder of the site's kit, set by `coterie join`
 TASK, BODY = "coterie", "message"
 PROJECT_SERVER, ORGANISATION = "coterie-server", "coterie"
 ADMIN, ROLE = "admin@coterie.local", "project_admin"
@@ -97,7 +97,7 @@ def write_server_files(federation: FederationFolder) -> None:
     _write_config(folder, "fed_server.json", {"servers": [server]}, resources, SERVER_RIGHTS)
 
 
-_NO_GPU = {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0, "expiration_period": 300}  # a site says itself what it trains on
+_NO_GPU = {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0, "expiration_period": 300}  # a site chooses itself what it trains on
 _LINE = "%(asctime)s - %(name)s - %(levelname)s - %(fl_ctx)s - %(message)s"
 _FILE = {"class": "logging.handlers.RotatingFileHandler", "filename": "log.txt", "maxBytes": 20 << 20, "backupCount": 3}
 LOGGING = {

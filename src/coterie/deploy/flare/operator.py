@@ -8,10 +8,12 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 from cryptography import x509
@@ -74,12 +76,16 @@ def add_site(federation: FederationFolder, site: str, key: Any = None) -> Federa
             f"The site {site!r} was removed: give it another name, so that its old certificate stays worthless, "
             f"or take it back as it was with 'coterie federation add {federation.folder} {site} --again'."
         )
-    grown = federation.but(sites=(*federation.sites, site))
+    grown = replace(federation, sites=(*federation.sites, site))
     with _provision(grown, [site]) as made:
         if key is not None:
             startup = made / site / "startup"
             (startup / "client.key").unlink()
-            (startup / "client.crt").write_bytes(serialize_cert(_certify(grown, site, key)))
+            certificate, own = load_authority(grown)
+            issuer = Identity(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+            subject = Identity(site, ORGANISATION, None)
+            made_for = generate_cert(subject, issuer, signing_pri_key=own, subject_pub_key=key, valid_days=DAYS)
+            (startup / "client.crt").write_bytes(serialize_cert(made_for))
         _make_kit(grown, made, site)
     grown.write()
     return grown
@@ -113,14 +119,6 @@ def sign_request(federation: FederationFolder, site: str, asked: Path) -> Federa
     return add_site(federation, site, found.public_key())
 
 
-def _certify(federation: FederationFolder, site: str, key: Any) -> x509.Certificate:
-    certificate, own = load_authority(federation)
-    issuer = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
-    subject = Identity(site, ORGANISATION, None)
-    made: x509.Certificate = generate_cert(subject, Identity(issuer), signing_pri_key=own, subject_pub_key=key, valid_days=DAYS)
-    return made
-
-
 @contextmanager
 def _provision(federation: FederationFolder, sites: Sequence[str]) -> Iterator[Path]:
     """Kits of the server, the operator and these sites, with new keys from the same authority, for as long as they are copied.
@@ -143,27 +141,14 @@ def _provision(federation: FederationFolder, sites: Sequence[str]) -> Iterator[P
         state.mkdir(parents=True)
         if federation.authority_file.exists():
             shutil.copy(federation.authority_file, state)
-        log = _Log()
-        context = Provisioner(draft, builders).provision(project, logger=log)
+        errors: list[str] = []
+        ignored = dict.fromkeys(("debug", "info", "warning"), lambda message: None)
+        context = Provisioner(draft, builders).provision(project, logger=SimpleNamespace(**ignored, error=errors.append))
         if context.get(CtxKey.BUILD_ERROR):
-            raise UserError(f"The kits could not be made: {' '.join(log.errors)[:300]}")
+            raise UserError(f"The kits could not be made: {' '.join(errors)[:300]}")
         if not federation.authority_file.exists():
             write_authority(federation, json.loads((state / federation.authority_file.name).read_text(encoding="utf-8")))
         yield Path(context[CtxKey.CURRENT_PROD_DIR])
-
-
-class _Log:
-    def __init__(self) -> None:
-        self.errors: list[str] = []
-
-    def debug(self, message: str) -> None: ...
-
-    def info(self, message: str) -> None: ...
-
-    def warning(self, message: str) -> None: ...
-
-    def error(self, message: str) -> None:
-        self.errors.append(message)
 
 
 def _make_kit(federation: FederationFolder, made: Path, site: str) -> None:
@@ -192,7 +177,7 @@ ENDED = "FINISHED"
 @contextmanager
 def open_session(federation: FederationFolder, timeout: float = 15.0) -> Iterator[Session]:
     """A session, closed in any case: one left open keeps the process from ending."""
-    api._print_hci_message = lambda message: None  # it would write into the middle of what a command says
+    api._print_hci_message = lambda message: None  # it would write into the middle of what a command prints
     try:
         session = new_secure_session(ADMIN, str(federation.admin.absolute()), timeout=timeout)
     except NoConnection as error:
@@ -205,7 +190,7 @@ def open_session(federation: FederationFolder, timeout: float = 15.0) -> Iterato
 
 
 def submit_job(session: Session, run: str, federation: FederationFolder) -> str:
-    """Begin a job, or the next one of a run whose order is in its folder; its number."""
+    """Start a job, or the next one of a run whose order is in its folder; its number."""
     with TemporaryDirectory() as folder:
         return str(session.submit_job(str(write_job(Path(folder), run, federation.sites))))
 
@@ -232,16 +217,16 @@ PATIENCE = 10.0  # seconds for jobs to end when the server is stopped
 class Supervisor:
     """Only one process submits, so no run is ever submitted twice. What it knows is on disk: it may be killed at any time."""
 
-    def __init__(self, federation: FederationFolder, say: Callable[[str], None]) -> None:
-        self.federation, self.say = federation, say
+    def __init__(self, federation: FederationFolder, report: Callable[[str], None]) -> None:
+        self.federation, self.report = federation, report
         self._session: Any = None
-        self._opened: Any = None
-        self._tries: dict[str, tuple[int, int]] = {}
+        self._opened = ExitStack()
+        self._attempts: dict[str, tuple[int, int]] = {}
 
     def look(self) -> None:
-        """Submit what waits, go on with what ended early, abort what is to be stopped."""
+        """Submit what waits, resume what ended early, abort what is to be stopped."""
         open_runs = [run for run in list_runs(self.federation) if run.status not in END_STATES]
-        open_runs.sort(key=lambda run: run.status == AGAIN and bool(run.pending_sites))  # whose sites have to decide lets others go first
+        open_runs.sort(key=lambda run: run.status == AGAIN and bool(run.pending_sites))  # one that waits for approvals lets others go first
         if not open_runs:
             return
         try:
@@ -251,11 +236,11 @@ class Supervisor:
         except UserError:
             self.close()
         except Exception as error:  # whatever a session that has gone stale may raise: the next look opens another
-            self.say(f"The server did not answer ({type(error).__name__}: {str(error)[:200]}); trying again.")
+            self.report(f"The server did not answer ({type(error).__name__}: {str(error)[:200]}); trying again.")
             self.close()
 
     def halt(self) -> None:
-        """Before the server stops: end its jobs, and note that their runs go on with the next start."""
+        """Before the server stops: end its jobs, and note that their runs are resumed at the next start."""
         try:
             session = self._connect()
             active = list_active_jobs(session)
@@ -267,21 +252,18 @@ class Supervisor:
                 if run.status in ("aborted", "submitted", "running"):
                     run.set_status(AGAIN)
         except Exception as error:  # the server may be dead already
-            self.say(f"Jobs could not be ended first ({type(error).__name__}).")
+            self.report(f"Jobs could not be ended first ({type(error).__name__}).")
         finally:
             self.close()
 
     def close(self) -> None:
         """Close the session: one left open would keep this process from ending."""
-        if self._opened is not None:
-            opened, self._opened, self._session = self._opened, None, None
-            opened.__exit__(None, None, None)
+        self._session = None
+        self._opened.close()
 
     def _connect(self) -> Any:
         if self._session is None:
-            opened = open_session(self.federation)
-            self._session = opened.__enter__()
-            self._opened = opened
+            self._session = self._opened.enter_context(open_session(self.federation))
         return self._session
 
     def _attend(self, run: RunFolder, active: dict[str, str]) -> None:
@@ -291,37 +273,36 @@ class Supervisor:
             wait_until(lambda: run.status in END_STATES, 0 if run.status == WAITING else PATIENCE)
             run.set_status("aborted", reason="stopped by the operator")
             run.clear_stop()
-            self.say(f"Run {run.name}: stopped.")
+            self.report(f"Run {run.name}: stopped.")
             return
-        status = run.status
-        if run.name in active or status in END_STATES or active:
+        if active or run.status in END_STATES:
             return  # one job at a time: the next run waits for its turn
         order, _ = run.order()
         here = list_connected_sites(self.federation.server) - set(self.federation.removed)
         began = run.study.exists()
         if len(here) < (1 if began else order.minimum):
             return
-        if not self._may_try(run):
+        if not self._may_submit(run):
             run.set_status("failed", reason=f"its job ended {MAX_ATTEMPTS} times without a round: see {self.federation.server / 'log.txt'}")
             return
         run.set_status("submitted")
         submit_job(self._session, run.name, self.federation)
         active[run.name] = ""
-        self.say(f"Run {run.name}: {'going on' if began else 'beginning'} with {', '.join(sorted(here))}.")
+        self.report(f"Run {run.name}: {'resuming' if began else 'starting'} with {', '.join(sorted(here))}.")
 
-    def _may_try(self, run: RunFolder) -> bool:
+    def _may_submit(self, run: RunFolder) -> bool:
         if run.pending_sites:
             return True  # sites take the time they need to approve an order
         rounds = sum(line["what"] == "round" for line in read_journal(run.folder))
-        before, tries = self._tries.get(run.name, (rounds, 0))
-        tries = 1 if rounds > before else tries + 1
-        self._tries[run.name] = (rounds, tries)
-        return tries <= MAX_ATTEMPTS
+        before, attempts = self._attempts.get(run.name, (rounds, 0))
+        attempts = 1 if rounds > before else attempts + 1
+        self._attempts[run.name] = (rounds, attempts)
+        return attempts <= MAX_ATTEMPTS
 
 
-def supervise(federation: FederationFolder, ended: Callable[[], bool], say: Callable[[str], None], every: float = 1.0) -> None:
+def supervise(federation: FederationFolder, ended: Callable[[], bool], report: Callable[[str], None], every: float = 1.0) -> None:
     """Look again and again until something has ended; what is left running is halted when this is interrupted."""
-    supervisor = Supervisor(federation, say)
+    supervisor = Supervisor(federation, report)
     try:
         while not ended():
             began = monotonic()

@@ -41,10 +41,7 @@ from coterie.deploy.server.validation import CARD_BYTES, RECEIPT_BYTES, read_car
 from coterie.engines.engine import StampedAsk
 from coterie.evidence.restore import load_lanes
 from coterie.evidence.settings import Settings
-from coterie.inspect.answers import write_answers
 from coterie.inspect.inspection import run_inspection
-from coterie.inspect.page import render_inspection
-from coterie.inspect.recommendation import recommend
 from coterie.methods.catalogue import build
 from coterie.models.catalogue import build_model
 from coterie.run.async_rounds import check_async_methods
@@ -59,6 +56,10 @@ ANSWERS_FILE = "answers.json"  # in words, for the terminal
 
 def write_inspection(order: InspectOrder, members: Members, carrier: Carrier, run: str, folder: Path, terms: str = "") -> None:
     """Ask, and write inspection.json, inspection.html and the answers in words into the run's folder. `terms` is the order's hash."""
+    from coterie.inspect.answers import write_answers
+    from coterie.inspect.page import render_inspection  # here: charts are slow to import, and other jobs draw none
+    from coterie.inspect.recommendation import recommend
+
     problem = make_problem(members, order.model)
     plan = replace(order.plan, validation=order.plan.validation and members.validation)
     ctx = Context(problem.roster_at(0), problem.layout, Plan(), order.seed, 0)
