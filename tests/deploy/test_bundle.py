@@ -126,7 +126,7 @@ def test_a_bundle_of_several_clients_knows_each_and_no_other(studies: dict[str, 
     assert (alone["va"] != alone["cleveland"]).any()
     with pytest.raises(UserError, match="does not know client 'hungary': it has 2 models for va, cleveland"):
         bundle.answer(x, "hungary")
-    with pytest.raises(UserError, match="Say for whom"):
+    with pytest.raises(UserError, match="Name the client"):
         bundle.answer(x)
 
 

@@ -73,10 +73,7 @@ def score_texts(bundle: "Bundle", rows: Any, client: str | None = None) -> TextS
 
 def read_texts(path: Path, bundle: "Bundle") -> Any:
     """The rows of a file: blocks of tokens of .npy and .npz, anything else is read as CSV."""
-    from coterie.deploy.bundle.rows import (
-        read_rows,
-        read_text_table,  # which know bundles
-    )
+    from coterie.deploy.bundle.rows import read_rows, read_text_table  # which know bundles
 
     if not path.is_file():
         raise UserError(f"There is no file {path}.")
@@ -114,7 +111,7 @@ if TYPE_CHECKING:
 
 
 class Predictions(NamedTuple):
-    """What a bundle says of m samples."""
+    """A bundle's predictions for m samples."""
 
     classes: Array  # (m,) class numbers; (m, L) labels of 0 and 1; (m,) numbers in the target's own units, or log-likelihoods of a token
     probabilities: Doubles  # (m, C); of numbers (m, 0); of blocks of tokens (m, T), of each token
@@ -159,8 +156,8 @@ class Bundle:
     schema: Schema | None = None  # of the table that it was trained on
 
     def __repr__(self) -> str:
-        who = ", ".join([*list(self.clients)[:3], *["..."] * (len(self.clients) > 3)])
-        return f"<Bundle of {self.origin.method} for {who}: {', '.join(self.names)} ({self.model}, {len(self.classes)} classes)>"
+        some = ", ".join([*list(self.clients)[:3], *["..."] * (len(self.clients) > 3)])
+        return f"<Bundle of {self.origin.method} for {some}: {', '.join(self.names)} ({self.model}, {len(self.classes)} classes)>"
 
     @property
     def classes_(self) -> Array:
@@ -190,7 +187,7 @@ class Bundle:
         return self.answer(prepare_inputs(self, rows, client), client)
 
     def answer(self, x: Array, client: str | None = None) -> Predictions:
-        """Classes, probabilities and who answered, for samples in the units that the models were trained in (see `scaled`)."""
+        """Classes, probabilities and the models that answered, for samples in the units of training (see `scaled`)."""
         row, place = self._seat(client)
         inputs = self._inputs(x)
         if row != COMBINED:
@@ -216,8 +213,8 @@ class Bundle:
             raise UserError(f"The bundle has no scaling for {self.origin.data!r}: give rows in the units that the model was trained in.")
         name = self.resolve_client(client)
         if name is None or name not in self.scaling:
-            whom = "Say whose rows these are" if name is None else f"The bundle does not know how client {name!r} scales its rows"
-            raise UserError(f"{whom}: it has the scaling of {_list_some(self.scaling)}; rows that are scaled already need none.")
+            fault = "Name the client of these rows" if name is None else f"The bundle does not know how client {name!r} scales its rows"
+            raise UserError(f"{fault}: it has the scaling of {_list_some(self.scaling)}; rows that are scaled already need none.")
         rows = self._shaped(x)
         return self.scaling[name].apply(rows.reshape(len(rows), prod(self.input_shape)).astype(np.float64)).reshape(rows.shape)
 
@@ -236,11 +233,11 @@ class Bundle:
         return self.module
 
     def resolve_client(self, client: str | None) -> str | None:
-        """Who asks: the only client of the bundle where none is named."""
+        """The client: the only one of the bundle where none is named."""
         return next(iter(self.clients)) if client is None and len(self.clients) == 1 else client
 
     def _seat(self, client: str | None) -> tuple[int, int]:
-        """The row that answers for a client, and the place by which a combiner knows it. Who is not known gets the only model, if it is
+        """The row that answers for a client, and the place by which a combiner knows it. An unknown client gets the only model, if it is
         one."""
         names = list(self.clients)
         client = self.resolve_client(client)
@@ -248,8 +245,8 @@ class Bundle:
             return self.clients[client], names.index(client)
         if len(self.models) == 1:
             return 0, 0
-        who = "Say for whom" if client is None else f"The bundle does not know client {client!r}"
-        raise UserError(f"{who}: it has {len(self.models)} models for {_list_some(self.clients)}.")
+        fault = "Name the client" if client is None else f"The bundle does not know client {client!r}"
+        raise UserError(f"{fault}: it has {len(self.models)} models for {_list_some(self.clients)}.")
 
     def _shaped(self, x: Array) -> Array:
         """Numbers in the shape that the module takes; flat rows are put into shape."""
@@ -264,7 +261,7 @@ class Bundle:
         x = self._shaped(x)
         bad = ~np.isfinite(x.reshape(len(x), prod(self.input_shape))).all(axis=1)
         if bad.any():
-            raise UserError(f"Sample {int(bad.argmax())} holds a value that is no finite number: fill it in or leave it out.")
+            raise UserError(f"Sample {int(bad.argmax())} holds a value that is no finite number: fill it in or drop it.")
         if not self.tokens:
             return x.astype(np.float32)
         if x.dtype.kind == "f" and (x != np.round(x)).any():

@@ -2,7 +2,7 @@
 the hash of the one before.
 
 The chain shows that a line was changed, taken out or put in. `coterie policy audit` keeps the last hash in the kit, and so notices the
-next time that the end was cut off. Whoever may write the kit's files can write both anew: to be held to the log by others, tell them the
+next time that the end was cut off. A user who may write the kit's files can rewrite both: for others to check the log, send them the
 last hash from time to time (`AuditCheck.last`).
 """
 
@@ -61,7 +61,7 @@ class Audit:
             self.log("flare log", begin=begin, end=end, sha256=_hash_range(path, begin, end))
 
     def last_value(self, key: str) -> Any:
-        """What the last line that has this key says; None where no line has it."""
+        """The value of the last line that has this key; None where no line has it."""
         mark = json.dumps(key).encode()
         return next(
             (entry[key] for line in _read_backwards(self.path) if mark in line and (entry := _parse_line(line)) and key in entry), None
@@ -98,7 +98,7 @@ def _shorten_value(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class AuditCheck:
-    """What a log's chain says."""
+    """The result of checking a log's chain."""
 
     lines: int
     last: str  # the hash that the next line will hold
@@ -107,12 +107,9 @@ class AuditCheck:
 
 
 def verify_audit(path: Path, last: str | None = None, *, entries: int = 0) -> AuditCheck:
-    """Check every line. With the last hash that was noted elsewhere, a log that was cut or rewritten is noticed, too.
+    """Check every line. With the `last` hash that was noted elsewhere, a log that was cut or rewritten is noticed, too.
 
-    Args:
-        path: The log.
-        last: A hash that must be in it.
-        entries: How many of the last entries to return.
+    So many of the last `entries` are returned.
     """
     if not path.exists():
         raise UserError(f"There is no audit log {path}: check the path.")
@@ -147,7 +144,7 @@ def verify_kit_log(path: Path, last: str | None = None, *, entries: int = 0) -> 
     if noted is not None and not path.exists():
         raise UserError(f"There is no audit log {path}, and it had {noted[0]} lines when it was last checked: it was removed.")
     found = verify_audit(path, last, entries=entries)
-    if noted is not None and not _has_line(path, *noted):
+    if noted is not None and noted[0] and noted not in ((entry["line"], entry["hash"]) for entry in _read_lines(path) if entry is not None):
         cut = f"Line {noted[0]} was the last one when the log was last checked, and is gone: the end was cut off, or the log rewritten."
         found = AuditCheck(found.lines, found.last, (*found.faults, cut), found.entries)
     if not found.faults:
@@ -165,10 +162,6 @@ def _read_head(path: Path) -> tuple[int, str] | None:
         raise UserError(
             f"The head of the audit log {path} cannot be read ({error}): remove it, and compare with a hash noted elsewhere (--last)."
         ) from error
-
-
-def _has_line(path: Path, line: int, hash_: str) -> bool:
-    return line == 0 or any(entry is not None and (entry["line"], entry["hash"]) == (line, hash_) for entry in _read_lines(path))
 
 
 def find_flare_hashes(path: Path) -> list[dict[str, Any]]:

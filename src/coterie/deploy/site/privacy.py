@@ -52,12 +52,12 @@ def draw_poisson_batch(samples: int, rate: float) -> Ints:
     return np.flatnonzero(to_uniforms(draw_secure_words(samples)) < rate).astype(np.int64)
 
 
-HUNDRED = 100  # samples that a client says to have where their number is protected
+HUNDRED = 100  # samples that a client claims where their number is protected
 MOMENTS = ("running_mean", "running_var")  # batch norm's; no other buffer leaves under noise
 
 
 def choose_mechanism(ask: Ask[Any], privacy: NoPrivacy | ClipNoise | DpSgd) -> NoPrivacy | ClipNoise | DpSgd:
-    """What is done to an answer: what the policy says; where it says nothing, the clipping and noise that a sketch was asked with."""
+    """The mechanism of an answer: the policy's; where it has none, the clipping and noise that a sketch was asked with."""
     sketch = get_sketch(ask)
     if not isinstance(privacy, NoPrivacy) or sketch is None or sketch.clip is None or not sketch.noise:
         return privacy
@@ -101,7 +101,7 @@ def privatise_reply(ask: Ask[Any], reply: Reply, privacy: ClipNoise, layout: Lay
         return replace(reply, labels=worst * both[:, :k], probabilities=both[:, k:])
     if isinstance(reply, Evaluated):
         totals = np.maximum(reply.actual.sum(axis=1), 1)
-        even = np.where(np.isfinite(reply.auroc), reply.auroc, 0.5)  # that it is undefined tells that a class is missing
+        even = np.where(np.isfinite(reply.auroc), reply.auroc, 0.5)  # that it is undefined shows that a class is missing
         shares = _add_bounded_noise(np.column_stack([reply.hits.sum(axis=1) / totals, reply.loss / limit, even]), privacy.multiplier)
         noised = _make_counts(reply, np.rint(HUNDRED * shares[:, 0]), np.full(len(reply), HUNDRED))
         held = reply.actual.sum(axis=1) > 0
@@ -111,7 +111,7 @@ def privatise_reply(ask: Ask[Any], reply: Reply, privacy: ClipNoise, layout: Lay
 
 
 def add_test_noise(reply: Evaluated, noise: float, limit: float) -> Evaluated:
-    """An evaluation in which no sample can be told: noise on the number of right answers and on the sum of losses.
+    """An evaluation that hides each sample: noise on the number of right answers and on the sum of losses.
 
     One sample changes the first by one, the second by `limit`: both together by sqrt(2) in units of these.
     """
@@ -200,7 +200,7 @@ class PoissonSteps:
 
 
 class PrivateTrainer:
-    """Carries out Train for the clients of a world."""
+    """Executes Train for the clients of a world."""
 
     def __init__(self, world: World, privacy: DpSgd, device: str = "cpu") -> None:
         self.world, self.privacy = world, privacy
@@ -300,7 +300,7 @@ def wrap_per_sample(space: Workspace) -> Any:
         raise UserError("DP-SGD needs Opacus, which is not installed: pip install 'coterie[deploy]'.") from None
     space.module.train()
     if ModuleValidator.validate(space.module, strict=False):
-        raise UserError("The model has a layer that mixes samples (batch norm, say), and cannot be trained under dp-sgd: use group norm.")
+        raise UserError("A layer of the model mixes samples (such as batch norm), which dp-sgd cannot train: use group norm.")
     try:
         wrapped = GradSampleModule(space.module, batch_first=True, loss_reduction="sum", strict=False)
         with use_torch_seed(0):
@@ -318,7 +318,7 @@ def wrap_per_sample(space: Workspace) -> Any:
 def _has_correct_gradients(space: Workspace, samples: int = 4) -> bool:
     """Whether Opacus' gradients are those of each sample by itself, and training changes no buffer behind the noise's back.
 
-    Tried once, on noise in the shape of the data, with dropout off.
+    Tested once, on noise in the shape of the data, with dropout off.
     """
     module, x = space.module, space.x
     for part in module.modules():
