@@ -50,8 +50,8 @@ class Running:
         """Sites of `later` get a kit, and are started by `start_site`."""
         self.settings = {**sites, **(later or {})}
         self.federation = operator.create_federation(folder.absolute(), "127.0.0.1", port or free_port(), list(self.settings))
-        for name, told in self.settings.items():
-            told.write(self.federation.kit(name))
+        for name, reported in self.settings.items():
+            reported.write(self.federation.kit(name))
             approve_orders(self.federation.kit(name) / "policy.toml", any=True)
         self.at_once = tuple(sites)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}

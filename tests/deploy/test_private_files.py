@@ -70,7 +70,7 @@ def test_a_kit_that_was_opened_on_its_way_is_closed(federation: FederationFolder
 
 
 def test_a_kit_that_cannot_be_closed_is_refused(federation: FederationFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a disk without permissions, or where the kit is somebody else's."""
+    """On a disk without permissions, or where the kit is another's."""
     kit = Path(shutil.copytree(federation.kit("a"), tmp_path / "kit"))
     kit.chmod(0o755)
     monkeypatch.setattr(Path, "chmod", lambda path, mode: None)

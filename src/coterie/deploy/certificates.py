@@ -78,7 +78,7 @@ def list_certificate_paths(federation: FederationFolder) -> dict[str, Path]:
 
 
 def find_expiring(federation: FederationFolder, within: timedelta = EXPIRY_WARNING) -> dict[str, datetime]:
-    """Whose certificates have ended or will soon, and when."""
+    """The certificates that have ended or will soon, by name, and when."""
     found = {
         name: read_certificate(path).not_valid_after_utc for name, path in list_certificate_paths(federation).items() if path.is_file()
     }
@@ -96,28 +96,19 @@ def check_server_certificate(federation: FederationFolder) -> None:
 
 
 def check_dates(certificate: x509.Certificate, what: str, remedy: str) -> None:
-    """Refuse a certificate that is not valid now.
-
-    Args:
-        certificate: The certificate.
-        what: What to call it, at the start of a sentence.
-        remedy: What to do about one that has ended. One that is not valid yet is a matter of clocks.
-
-    Raises:
-        UserError: It is not valid yet, or no more.
-    """
+    """Refuse a certificate that is not valid now. `remedy` is for one that has ended; one that is not valid yet is a matter of clocks."""
     now, begins, ends = datetime.now(UTC), certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now < begins:
         raise UserError(
-            f"{what} is not valid before {begins:%Y-%m-%d %H:%M} UTC, and this machine's clock says {now:%Y-%m-%d %H:%M}: check the clocks "
-            "of this machine and of the operator's."
+            f"{what} is not valid before {begins:%Y-%m-%d %H:%M} UTC, and this machine's clock is at {now:%Y-%m-%d %H:%M}: check the "
+            "clocks of this machine and of the operator's."
         )
     if now > ends:
         raise UserError(f"{what} ended on {ends:%Y-%m-%d}: {remedy}.")
 
 
 def renew_certificates(federation: FederationFolder, names: Sequence[str] = (), days: int = DAYS) -> Iterator[tuple[str, Path, datetime]]:
-    """New certificates, for the keys that were certified before: whose, where, until when. All that are here, unless some are named."""
+    """New certificates, for the keys that were certified before: names, files and ends. Default: all that are here."""
     paths = list_certificate_paths(federation)
     for name in names:
         if name in federation.sites and name not in paths:
@@ -214,7 +205,7 @@ def write_disabled(federation: FederationFolder) -> None:
 
 
 class RevokedSites:
-    """The removed sites as the federation's file says now; looked at often, so it is read only when it has changed."""
+    """The removed sites of the federation's file now; looked at often, so it is read only when it has changed."""
 
     def __init__(self, folder: Path) -> None:
         self.path, self._seen, self._names = folder / FEDERATION_FILE, -1, frozenset[str]()

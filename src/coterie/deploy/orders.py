@@ -154,14 +154,9 @@ OWN_PACKAGE = "coterie"
 
 
 def find_asks(starts: Iterable[Any], *always: str) -> tuple[str, ...]:
-    """Find the kinds of asks that code can make.
+    """Find the kinds of asks that methods, classes or functions can make, in the order of `ASKS`; all of them where none is found.
 
-    Args:
-        starts: Methods, classes or functions to begin with.
-        always: Kinds that are asked in any case, such as the evaluations of a study.
-
-    Returns:
-        The kinds, in the order of `ASKS`; all of them where none is found.
+    `always` are kinds that are asked in any case, such as the evaluations of a study.
     """
     found, seen, left = set(always), set[int](), list[Any]()
     packages = {OWN_PACKAGE}

@@ -170,16 +170,10 @@ def run_pilot(
     rng: np.random.Generator,
     task: Task,
 ) -> Round[Pilot]:
-    """Train in every way from the same start, and judge each client with the model it gets.
+    """Train in every way from the same start (d,), and judge each client with the model it gets.
 
-    Args:
-        model: The start, (d,).
-        clients: The clients that take part.
-        labels: For each direction the clients' groups, found without the samples that judge.
-        directions: What is trained on and judged on: one direction with validation parts, else both halves in turn.
-        plan: How long, at which rates.
-        rng: Draws random groups.
-        task: What is scored.
+    `directions` are what is trained on and judged on: one with validation parts, else both halves in turn; `labels` are for each of them
+    the clients' groups, found without the samples that judge.
     """
     first, groups = directions[0], labels[0]
     arms_by_rate: dict[float, _TrainedArm] = {}

@@ -259,14 +259,8 @@ class ProgressBar(Callback):
 
     def on_round(self, lane: Lane, record: RoundRecord) -> None:
         task = lane.problem.task
-        self.advance(
-            lane.label,
-            lane.seed,
-            record.round_,
-            record.cost.steps,
-            record.score(task),
-            share=METRICS[DEFAULT_METRICS[task.name]].is_share,
-        )
+        share = METRICS[DEFAULT_METRICS[task.name]].is_share
+        self.advance(lane.label, lane.seed, record.round_, record.cost.steps, record.score(task), share=share)
 
     def advance(self, label: str, seed: int, round_: int, steps: int, score: float | None, *, share: bool = True) -> None:
         """Count one round of one lane; a score that is no share is shown as a plain number."""
@@ -277,14 +271,8 @@ class ProgressBar(Callback):
         if score is not None:
             self.scores[label] = f"{100 * score:.1f}%" if share else f"{score:.3f}"
         if self.bar is not None:
-            shown: dict[str, Any] = {
-                "seed": seed,
-                "round": round_,
-                "scores": self._scores(),
-                "speed": self._speed(),
-                "left": str(self.left),
-            }
-            self.bar.update(self.task, completed=self.done, **shown)
+            state: dict[str, Any] = {"seed": seed, "round": round_, "scores": self._scores()}
+            self.bar.update(self.task, completed=self.done, **state, speed=self._speed(), left=str(self.left))
         elif self.notebook is not None:
             words = f"seed {self.seed}, round {self.round_}, {self._scores()}, {self._speed()}, {self.left}"
             self.notebook.show(self.done, self.total, words)

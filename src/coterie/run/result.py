@@ -94,9 +94,8 @@ class Result:
             tests = frame[predicted].sum(axis=1)
             frame = insert_column(frame, place, "accuracy", (hits / tests).where(tests > 0))
             frame = insert_column(frame, place, "test", tests)
-        return insert_column(
-            frame, place, "train", self._of_clients(frame, lambda draw: next(iter(draw.rosters.values())).column("train").to_numpy())
-        )
+        train = self._of_clients(frame, lambda draw: next(iter(draw.rosters.values())).column("train").to_numpy())
+        return insert_column(frame, place, "train", train)
 
     def _named(self, frame: "pd.DataFrame") -> "pd.DataFrame":
         """The frame with the clients' names beside their numbers."""
@@ -221,9 +220,7 @@ class NothingFinishedError(RuntimeError):
 
     def __init__(self, result: Result, comparison: Comparison | None = None) -> None:
         self.result, self.comparison = result, comparison
-        super().__init__(
-            " ".join(map(describe_failures, list_results(comparison))) if comparison is not None else describe_failures(result)
-        )
+        super().__init__(" ".join(map(describe_failures, [result] if comparison is None else list_results(comparison))))
 
 
 def check_finished(result: Result) -> Result:

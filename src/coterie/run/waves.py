@@ -85,10 +85,10 @@ def _count_trained(lane: Lane) -> int:
 
 def _count_placed(lane: Lane) -> int:
     """The most newcomers whose models are received at once, to be compared."""
-    memory_needs, clients, everybody = lane.method.memory_needs, len(lane.problem.roster), lane.problem.everybody
+    memory_needs, clients, whole = lane.method.memory_needs, len(lane.problem.roster), lane.problem.everybody
     if not memory_needs.placing:
         return 0
-    unseen = 0 if everybody is None else len(everybody.roster) - clients
+    unseen = 0 if whole is None else len(whole.roster) - clients
     come = max(0 if memory_needs.everybody else min(lane.plan.evaluate_clients or clients, clients), unseen)
     return min(come, memory_needs.count_newcomers_at_once(lane.problem.layout.size, lane.plan.cohort or clients))
 

@@ -198,7 +198,7 @@ def find_recommendation(folder: Path, method: str | None) -> Recommendation | No
 
 def serve_clients(study: Study, lane: Lane, engine: Engine, clients: Ids) -> ServedModels:
     """What a lane that has reached its end serves these clients."""
-    script = lane.method.serve(lane.state, clients, lane.context(lane.round_, everybody=True))
+    script = lane.method.serve(lane.state, clients, lane.context(lane.round_, with_unseen=True))
     serving = run_script(script, engine, seed=lane.derived_seed, round_=lane.round_, draw=lane.key.draw)
     world, missing = study.worlds[lane.key.draw], frozenset[int]()
     if lane.method.is_local:
@@ -210,7 +210,7 @@ def serve_clients(study: Study, lane: Lane, engine: Engine, clients: Ids) -> Ser
 
 def serve_newcomers(study: Study, lane: Lane, engine: Engine, clients: Ids) -> ServedModels:
     """The same for clients that the study never knew: a method that trains each client alone trains them first."""
-    script = lane.method.admit(lane.state, clients, lane.context(lane.round_, everybody=True))
+    script = lane.method.admit(lane.state, clients, lane.context(lane.round_, with_unseen=True))
     lane.state = run_script(script, engine, seed=lane.derived_seed, round_=lane.round_, draw=lane.key.draw)
     return serve_clients(study, lane, engine, clients)
 

@@ -64,13 +64,8 @@ class ProcessLock:
     """Held from its making until `close` or the end of this process and of all that inherited `handle`."""
 
     def __init__(self, folder: Path, what: str, patience: float = PATIENCE) -> None:
-        """Take the folder; processes that a killed holder left there are ended.
-
-        Args:
-            folder: The server's folder, or a kit.
-            what: What runs there, for the sentence that refuses: "A server of fed".
-            patience: Seconds to wait for such processes to end.
-        """
+        """Take the folder; processes that a killed holder left there are ended, in so many seconds. A folder that another process holds
+        is refused with that process; `what` begins the sentence: "A server of fed"."""
         if os.name == "nt":
             raise UserError("Servers and sites of a federation run on Linux and macOS: on Windows, use WSL.")
         self.folder, self.what = folder.absolute(), what
@@ -317,13 +312,9 @@ LOG_MESSAGES = (
 def run_sites(
     kits: Mapping[str, Path], server: str, patience: float, settings: "Mapping[str, SiteSettings] | None" = None
 ) -> Iterator[list["subprocess.Popen[bytes]"]]:
-    """The clients of these sites, started at once, all taken in by the server.
+    """The clients of these sites, started at once, all taken in by the server within so many seconds.
 
-    Args:
-        kits: By site, its kit. One that is in use is refused, with the process that uses it.
-        server: Where the server is, for sentences.
-        patience: Seconds until it must have taken all of them in.
-        settings: By site, what is written into its kit once that is held; default: what is there.
+    A kit that is in use is refused, with the process that uses it. `settings` are written into a kit once it is held.
     """
     settings = settings or {}
     with ExitStack() as held:

@@ -125,7 +125,7 @@ class _Server(ThreadingUnixStreamServer):
         super().__init__(name, _Handler)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """The folder keeps others out; this does so once more where the system tells who connects."""
+        """The folder keeps others out; this does so once more where the system reports the user that connects."""
         if not hasattr(socket, "SO_PEERCRED"):
             return True
         details = request.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -215,7 +215,7 @@ def limit_queues(relayed: int = RELAYED, unread: int = UNREAD) -> None:
 
 
 def survive_bad_messages() -> None:
-    """Have a message that cannot be decoded, or that says a reply was too large, fail alone: FLARE would end the server's job."""
+    """Have a message that cannot be decoded, or that reports a reply as too large, fail alone: FLARE would end the job of all sites."""
     if not hasattr(cells, "_is_server_job_cell"):
         raise RuntimeError("this version of FLARE decides otherwise when a message ends a job: Coterie was checked with 2.9")
     cells._is_server_job_cell = lambda info: False
@@ -247,14 +247,8 @@ class IncomingStreams:
         dropped: Callable[[str, OversizedMessage], None],
         large: tuple[str, str] = RESULT,
     ) -> None:
-        """Take the receiver's place.
-
-        Args:
-            cell: The cell whose streams are bounded.
-            allowed: How many bytes a large stream of a sender can have now.
-            dropped: Called once for a large stream that has more.
-            large: Channel and topic of streams that may be large: results at the server, asks at a site.
-        """
+        """Take the place of a cell's receiver. `allowed` is how many bytes a large stream of a sender can have now, `dropped` is called
+        once for one that has more, and `large` are channel and topic of large streams: results at the server, asks at a site."""
         self.allowed, self.dropped, self.large, self.reject = allowed, dropped, large, cell.byte_receiver.reject
         self.open: dict[tuple[str, int], _Stream] = {}
         self.refused: OrderedDict[tuple[str, int], None] = OrderedDict()

@@ -113,14 +113,8 @@ def choose_schema(texts: Sequence[str], stored: str = "") -> str:
 
     The columns are those that most sites have, by their names. Of the schemas with these columns the one is chosen that most sites fit:
     neither a site with a misspelt word nor one that lacks a class becomes the measure of the others. One candidate more has the words and
-    classes that at least two sites have.
-
-    Args:
-        texts: Each site's own schema, in the federation's order; empty of a site whose samples have no named columns.
-        stored: That of an earlier run, which is kept if at least half of the sites fit it.
-
-    Returns:
-        The schema, or an empty text where most sites have no named columns.
+    classes that at least two sites have. A `stored` schema of an earlier run is kept if at least half of the sites fit it. The result is
+    empty where most sites have no named columns.
     """
     details = [Schema() if not text else read_schema(text) for text in texts]
     kinds: dict[Any, tuple[Schema, int]] = {}  # schemas that differ by more than an order are looked at once
@@ -174,9 +168,7 @@ def _merge_schemas(schemas: Sequence[Schema]) -> Schema:
 def describe_thin_sites(members: Members, cards: Mapping[str, SiteCard]) -> list[str]:
     """What the first cards of a run show that results may suffer from: clients with few samples, and sites that lack a class.
 
-    Args:
-        members: All that take part.
-        cards: By site, its card before the sites agreed on a schema. Numbers that a policy hides are not mentioned.
+    The cards are those before the sites agreed on a schema. Numbers that a policy hides are not mentioned.
     """
     sentences = []
     tiny = [f"{member.id} ({member.train})" for member in members.members if 1 < member.train < TINY]
@@ -201,11 +193,7 @@ def admit_sites(
 ) -> tuple[Members | None, dict[str, str]]:
     """The members from the sites' cards, those of `before` in their places, and why sites take no part. None where no site is left.
 
-    Args:
-        cards: By site, its card; each checked by itself.
-        order: The sites as the federation lists them.
-        before: The members of an earlier job of the run: what they stated then counts.
-        roster: By site, what the operator lets it claim. A site that is not listed may claim what it first stated in the run.
+    What the members of an earlier job stated then counts. A site that is not in the operator's roster may claim what it first stated.
     """
     allowed = roster or {}
     ranked = sorted(cards, key=lambda name: (order.index(name) if name in order else len(order), name))

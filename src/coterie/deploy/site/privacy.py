@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie._util.errors import UserError
-from coterie.core.arrays import Bools, Doubles, Floats, Ints, Words
-from coterie.core.asks import Ask, Errors, Evaluated, Gradient, Gradients, LossTable, ModelAsk, Reply, Train, Trained
+from coterie.core.arrays import Bools, Doubles, Floats, Ints, Words, find_positions
+from coterie.core.asks import Ask, Errors, Evaluated, Gradient, Gradients, LossTable, Reply, Train, Trained
 from coterie.core.layout import Layout
 from coterie.core.local import MODEL, make_optimizer
 from coterie.core.model import read_vector, use_torch_seed, write_vector
@@ -83,7 +83,7 @@ def privatise_reply(ask: Ask[Any], reply: Reply, privacy: ClipNoise, layout: Lay
         cut = clip_rows(reply.vectors.astype(np.float64), privacy.clip)
         return replace(reply, vectors=(cut + draw_secure_normals(cut.shape, privacy.noise * privacy.clip)).astype(np.float32))
     if isinstance(ask, Train) and isinstance(reply, Trained):
-        rows = _match_rows(ask, reply)
+        rows = find_positions(ask.clients, reply.clients)  # a client may be silent
         received = ask.models[ask.start[rows]]
         vectors = _add_noise(reply.vectors, received, privacy, layout)
         more = reply.more.copy()
@@ -174,12 +174,6 @@ def _further(ask: Train) -> list[str]:
     return [loop for loop in ask.local.rule.loops if loop != MODEL] if ask.local.rule is not None else []
 
 
-def _match_rows(ask: ModelAsk[Any], reply: Reply) -> Any:
-    """For each row of the reply, the row of the ask: a client may be silent."""
-    place = {int(client): row for row, client in enumerate(ask.clients)}
-    return np.array([place[int(client)] for client in reply.clients], dtype=np.int64)
-
-
 @dataclass(frozen=True)
 class PoissonSteps:
     """How one client trains: so many steps, each on a batch that every sample enters with probability `rate`."""
@@ -252,7 +246,8 @@ class PrivateTrainer:
             compute_sample_gradients(space, weights, own[draw_poisson_batch(plan.samples, plan.rate)])
             clipping.clip_and_accumulate()
             for j, w in enumerate(weights):
-                w.grad = (_get_summed_gradient(w) + self._noise(w)) / (plan.rate * plan.samples)
+                summed: Tensor = w.summed_grad  # type: ignore[attr-defined]  # the sum of clipped gradients, by Opacus
+                w.grad = (summed.view_as(w) + self._noise(w)) / (plan.rate * plan.samples)
                 w.grad += self._terms(ask, row, j, w)
             optimizer.step()
         clipping.zero_grad(set_to_none=True)
@@ -354,9 +349,3 @@ def silence_hook_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         yield
-
-
-def _get_summed_gradient(weight: nn.Parameter) -> Tensor:
-    """The sum of clipped gradients, where Opacus leaves it."""
-    summed: Tensor = weight.summed_grad  # type: ignore[attr-defined]
-    return summed.view_as(weight)

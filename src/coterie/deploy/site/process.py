@@ -4,6 +4,7 @@ Loads the site's clients, answers hellos, batches of asks and deliveries, and lo
 """
 
 import hashlib
+import inspect
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from coterie._util.errors import UserError, suggest_names
 from coterie._util.files import write_atomic
@@ -383,6 +385,9 @@ class _LogError(MessageError):
 def serve_connection(line: Connection, kit: Path) -> None:
     """Answer until the line is closed. What goes wrong is written into the kit's log, and the server hears that something did."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
+    for function in (torch.optim.Optimizer.add_param_group, torch.optim.Optimizer.zero_grad):
+        plain = inspect.unwrap(function)  # torch would import its compiler for them, 1.4 s, which trains nothing here
+        vars(plain).setdefault("__dynamo_disable", plain)
     site: Site | None = None
     _change_folder(kit)
     while True:

@@ -92,7 +92,7 @@ def check_token(address: str) -> None:
     """Refuse a cluster that is reached over a network without a token: others there could run code on it, too."""
     if not is_local_address(address) and os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
         raise UserError(
-            f"The Ray at {address} is reached over a network, and all who reach it can run code on it: start all its machines and "
+            f"The Ray at {address} is reached over a network, and what reaches it can run code on it: start all its machines and "
             "this command with RAY_AUTH_MODE=token and one token (see docs/howto/run-on-ray.md)."
         )
 
