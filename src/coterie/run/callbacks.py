@@ -23,7 +23,14 @@ from coterie.run.lanes import Lane
 
 
 class Callback:
-    """Override what you need. Callbacks watch: nothing they do changes a result."""
+    """Base class for code that watches a study: override what you need. Nothing that a callback does changes a result.
+
+    Example:
+        >>> class Rounds(ct.Callback):
+        ...     def on_round(self, lane, record):
+        ...         print(lane.label, record.round_)
+        >>> result = ct.study("fedavg", data="heart", callbacks=[Rounds()])  # doctest: +SKIP
+    """
 
     def on_notice(self, sentence: str) -> None:
         """A sentence for the user, such as what a resumed study had to run again, or how much checkpoints will write."""
@@ -216,7 +223,14 @@ class TimeLeft:
 
 
 class ProgressBar(Callback):
-    """Shows the round, the scores so far, client steps a second, and the time left."""
+    """Shows the round, the scores so far, client steps a second, and the time left.
+
+    Args:
+        console: The terminal or notebook. Default: standard output.
+
+    Example:
+        >>> result = ct.study("fedavg", data="heart", callbacks=[ct.ProgressBar()])  # doctest: +SKIP
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(markup=False, highlight=False, emoji=False)  # labels are text

@@ -152,9 +152,14 @@ MAX_KEPT_ANSWERS = 1_000_000  # test samples up to which the last round's answer
 
 @dataclass(frozen=True)
 class Study:
-    """A study ready to run: the server's view of each draw, and the methods.
+    """A study ready to run: the server's view of each draw, and the methods. `study` makes and runs one in a single call.
 
     A simulation also has worlds, from which its engine is made; a real federation brings its own engine.
+
+    Example:
+        >>> from coterie.evidence.settings import Settings
+        >>> made = ct.Study.prepare(Settings(methods=("fedavg",), data="heart"))  # doctest: +SKIP
+        >>> result = made.run(out=Path("runs/heart"))  # doctest: +SKIP
     """
 
     settings: Settings
@@ -237,6 +242,9 @@ class Study:
             callbacks: Watch the run.
             budget: A time limit: a wave that would not fit is not started, and one that exceeds it ends with a whole segment, so that
                 the evidence holds the same rounds of all methods for every seed.
+
+        Returns:
+            The result, also where the time limit ended the run early.
         """
         execution, watchers = execution or Execution(), list(callbacks)
         check_speeds(self.settings.plan, self.problems.values())
@@ -357,6 +365,9 @@ def study(
         ray: A Ray cluster that does so: "auto" or its address.
         callbacks: Watch the run. Default: a progress bar in a notebook.
         settings: Those of `Plan` and `Local` by name: rounds, cohort, epochs, batch_size, lr and the others.
+
+    Returns:
+        The result: tables, curves and the evidence.
 
     Raises:
         NothingFinishedError: If no lane reaches the end; it has the reasons and the partial result.

@@ -33,11 +33,7 @@ def estimate_memory(lane: Lane, rounds: int | None = None) -> int:
 
 def estimate_minimum(lane: Lane) -> int:
     """Bytes that a lane needs at least: the largest reply, and what it keeps."""
-    return (
-        FLOAT_BYTES * lane.problem.layout.size * max(_count_trained(lane), _count_placed(lane))
-        + estimate_state_bytes(lane)
-        + _count_served_bytes(lane)
-    )
+    return _count_reply_bytes([lane]) + estimate_state_bytes(lane) + _count_served_bytes(lane)
 
 
 def estimate_state_bytes(lane: Lane, rounds: int | None = None) -> int:

@@ -132,8 +132,10 @@ class Origin(NamedTuple):
 class Bundle:
     """Models for some clients, usable without study or server. It holds no data.
 
+    `get_bundle`, `read_bundle` and `place` make bundles; `predict` and `predict_proba` answer rows.
+
     Example:
-        predictions = ct.read_bundle("bundles/site-1").answer(x)
+        >>> classes = ct.read_bundle("bundles/site-1").predict(rows)  # doctest: +SKIP
     """
 
     origin: Origin
@@ -165,10 +167,15 @@ class Bundle:
         return np.array(self.classes, dtype=object)
 
     def predict(self, rows: "Rows", client: str | None = None) -> Array:
-        """(m,) the class of each row, by name; of a regression the number, in the target's own units; of several labels (m, L) whether each
-        is set; of a language model the mean log-likelihood of each text's tokens, in nats. A table is in the client's own units; an array
-        in those that the models were trained in; samples of several inputs are a tuple or a dictionary of arrays, as they were in training;
-        texts to be continued are a list or a table.
+        """Predict the class of each row, the number of a regression, the labels, or the mean log-likelihood of a text's tokens in nats.
+
+        Args:
+            rows: A table in the client's own units; an array in those of training; for several inputs a tuple or a dictionary of arrays;
+                for a language model a list or a table of texts.
+            client: The client whose model answers. Default: the bundle's only one.
+
+        Returns:
+            Classes by name (m,), numbers in the target's own units (m,), labels of 0 and 1 (m, L), or log-likelihoods (m,).
         """
         if self.task.name == "next-token":
             return score_texts(self, rows, client).log_likelihood

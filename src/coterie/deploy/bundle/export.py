@@ -252,6 +252,9 @@ def get_bundle(result: Result, client: str, method: str | None = None, *, seed: 
         seed: The seed. Default: the study's first.
         draw: The draw of the data. Default: the study's first.
 
+    Returns:
+        The bundle, with the client's model and what is needed to answer its rows.
+
     Example:
         >>> import coterie as ct
         >>> result = ct.study("fedavg", data="synthetic(0,0,clients=10)", rounds=2)

@@ -258,6 +258,9 @@ def place(
         seed: The seed. Default: the study's first.
         draw: The draw of the data. Default: the study's first.
 
+    Returns:
+        The bundle of the client, its score on the rows kept, and how often random halves of the rows place it alike.
+
     Example:
         >>> placement = ct.place(result, rows, client="clinic 9", label="ill")  # doctest: +SKIP
     """

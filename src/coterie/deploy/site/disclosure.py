@@ -13,7 +13,7 @@ from coterie.core.asks import Ask, Errors, Evaluate, Evaluated, Gradients, LossT
 from coterie.core.serving import COMBINED
 from coterie.deploy.site.policy import Policy
 
-HUNDRED = 100
+HUNDRED = 100  # samples that a client claims where their number is withheld
 GRIDS = (1, 2, 5, 10, 20, 50, HUNDRED)  # of a hundred
 
 
@@ -183,24 +183,22 @@ def apportion(counts: Ints, units: int, most: Ints | None = None) -> Ints:
 
 def merge_classes(reply: Evaluated) -> Evaluated:
     """All samples as one class: accuracy, loss and AUROC stay, precision and recall have no meaning any more."""
-    sums: dict[str, Any] = {}
-    totals = {"hits": reply.hits.sum(axis=1), "predicted": reply.actual.sum(axis=1), "actual": reply.actual.sum(axis=1)}
-    for name, total in totals.items():
-        sums[name] = np.zeros_like(getattr(reply, name))
-        if sums[name].shape[1]:
-            sums[name][:, 0] = total
-    return replace(reply, **sums)
+    return make_one_class(reply, reply.hits.sum(axis=1), reply.actual.sum(axis=1))
 
 
 def scale_to_hundred(reply: Evaluated) -> Evaluated:
     """As if each client that has test samples had a hundred, so that their number stays withheld."""
-    totals = reply.actual.sum(axis=1)
-    share = reply.hits.sum(axis=1) / np.maximum(totals, 1)
-    counts = {"hits": np.rint(HUNDRED * share), "predicted": HUNDRED * (totals > 0), "actual": HUNDRED * (totals > 0)}
-    made: dict[str, Any] = {name: np.zeros_like(getattr(reply, name)) for name in counts}
-    for name, count in counts.items():
+    share = reply.hits.sum(axis=1) / np.maximum(reply.actual.sum(axis=1), 1)
+    return make_one_class(reply, np.rint(HUNDRED * share), HUNDRED)
+
+
+def make_one_class(reply: Evaluated, hits: Any, totals: Any) -> Evaluated:
+    """Right answers among so many samples, all as one class; none where a client has no samples."""
+    held = reply.actual.sum(axis=1) > 0
+    made: dict[str, Any] = {name: np.zeros_like(getattr(reply, name)) for name in ("hits", "predicted", "actual")}
+    for name, count in (("hits", hits), ("predicted", totals), ("actual", totals)):
         if made[name].shape[1]:
-            made[name][:, 0] = count
+            made[name][:, 0] = np.where(held, count, 0)
     return replace(reply, **made)
 
 

@@ -23,6 +23,7 @@ from coterie.core.local import MODEL, make_optimizer
 from coterie.core.model import read_vector, use_torch_seed, write_vector
 from coterie.core.rng import to_uniforms
 from coterie.core.vectors import clip_rows
+from coterie.deploy.site.disclosure import HUNDRED, make_one_class
 from coterie.deploy.site.ledger import Charge
 from coterie.deploy.site.policy import ClipNoise, DpSgd, NoPrivacy
 from coterie.engines.device import find_device_error, raise_device_errors
@@ -52,7 +53,6 @@ def draw_poisson_batch(samples: int, rate: float) -> Ints:
     return np.flatnonzero(to_uniforms(draw_secure_words(samples)) < rate).astype(np.int64)
 
 
-HUNDRED = 100  # samples that a client claims where their number is protected
 MOMENTS = ("running_mean", "running_var")  # batch norm's; no other buffer leaves under noise
 
 
@@ -103,7 +103,7 @@ def privatise_reply(ask: Ask[Any], reply: Reply, privacy: ClipNoise, layout: Lay
         totals = np.maximum(reply.actual.sum(axis=1), 1)
         even = np.where(np.isfinite(reply.auroc), reply.auroc, 0.5)  # that it is undefined shows that a class is missing
         shares = _add_bounded_noise(np.column_stack([reply.hits.sum(axis=1) / totals, reply.loss / limit, even]), privacy.multiplier)
-        noised = _make_counts(reply, np.rint(HUNDRED * shares[:, 0]), np.full(len(reply), HUNDRED))
+        noised = make_one_class(reply, np.rint(HUNDRED * shares[:, 0]), HUNDRED)
         held = reply.actual.sum(axis=1) > 0
         auroc = np.where(held & (classes == 2), shares[:, 2], np.nan)
         return replace(noised, loss=np.where(held, limit * shares[:, 1], np.nan), auroc=auroc)
@@ -118,7 +118,7 @@ def add_test_noise(reply: Evaluated, noise: float, limit: float) -> Evaluated:
     totals = reply.actual.sum(axis=1)
     sums = np.column_stack([reply.hits.sum(axis=1), np.nan_to_num(reply.loss) * totals / limit]).astype(np.float64)
     sums += draw_secure_normals(sums.shape, noise * np.sqrt(2))
-    noised = _make_counts(reply, np.rint(np.clip(sums[:, 0], 0, totals)), totals)
+    noised = make_one_class(reply, np.rint(np.clip(sums[:, 0], 0, totals)), totals)
     loss = np.where(totals > 0, limit * np.clip(sums[:, 1] / np.maximum(totals, 1), 0.0, 1.0), np.nan)
     return replace(noised, loss=loss, auroc=np.full(len(reply), np.nan))
 
@@ -127,15 +127,6 @@ def _add_bounded_noise(shares: Doubles, multiplier: float) -> Doubles:
     """(n, k) numbers in [0, 1] with noise of `multiplier` times how far two rows can be apart; what is no number counts as 1."""
     cut = np.clip(np.nan_to_num(shares, nan=1.0, posinf=1.0, neginf=0.0), 0.0, 1.0)
     return np.asarray(np.clip(cut + draw_secure_normals(cut.shape, multiplier * np.sqrt(max(cut.shape[1], 1))), 0.0, 1.0))
-
-
-def _make_counts(reply: Evaluated, hits: Any, totals: Any) -> Evaluated:
-    """Right answers among so many samples, all as one class; none where a client has no samples."""
-    made: dict[str, Any] = {name: np.zeros_like(getattr(reply, name)) for name in ("hits", "predicted", "actual")}
-    held = reply.actual.sum(axis=1) > 0
-    for name, count in (("hits", hits), ("predicted", totals), ("actual", totals)):
-        made[name][:, 0] = np.where(held, count, 0)
-    return replace(reply, **made)
 
 
 def _add_noise(vectors: Floats, received: Floats, privacy: ClipNoise, layout: Layout) -> Floats:
