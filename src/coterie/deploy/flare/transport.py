@@ -176,7 +176,7 @@ SERVER = "server"  # the server's own processes
 RESULT = (CellChannel.SERVER_COMMAND, ServerCommandNames.SUBMIT_UPDATE)
 ASKS = (CellChannel.RETURN_ONLY, f"{CellChannel.SERVER_COMMAND}:{ServerCommandNames.GET_TASK}")
 RELAYED = 64  # frames of one connection that wait to be relayed; its sender then waits
-UNREAD = 256  # frames that wait for a site to read them; FLARE has at most 16 MiB of a stream on its way
+UNREAD = 256  # frames that wait for a site to read them; FLARE has at most 16 MiB of a stream pending
 
 
 def limit_frames(most: int = FRAME) -> None:
@@ -368,7 +368,7 @@ class ConnectionMonitor(FLComponent):
             self._stop.set()
 
     def _contain_failures(self, engine: Any) -> None:
-        """The process of one site that dies must not end the job for all: the site is gone, and the others go on."""
+        """The process of one site that dies must not end the job for all: the site is gone, and the others continue."""
 
         def fail_run(job_id: str, process_return_code: Any, fl_ctx: FLContext) -> str:
             self.log_warning(fl_ctx, f"job {job_id}: the process of a site ended with {process_return_code}; the others continue")

@@ -102,7 +102,7 @@ class PendingBatches:
         return [self._taken(stamped, own) for stamped, own in zip(asks, asked, strict=True)]
 
     def _ask(self, asks: Sequence[AsyncAsk], queues: Sequence[list[int]], asked: Sequence[list[int]], *, attended: bool) -> None:
-        """Ask the clients there is room for. An answer that lies here holds its place until it is attended to, as the round goes on."""
+        """Ask the clients there is room for. An answer that lies here holds its place until the round attends to it."""
         now = []
         for stamped, queue, before in zip(asks, queues, asked, strict=True):
             here = len(self.inbox[stamped.lane])

@@ -2,7 +2,7 @@
 the hash of the one before.
 
 The chain shows that a line was changed, taken out or put in. `coterie policy audit` keeps the last hash in the kit, and so notices the
-next time that the end was cut off. A user who may write the kit's files can rewrite both: for others to check the log, send them the
+next time that the end was cut off. With write access to the kit both can be rewritten: for others to check the log, send them the
 last hash from time to time (`AuditCheck.last`).
 """
 

@@ -207,7 +207,7 @@ class SiteSettings:
 
 
 class Site:
-    """A site's data, its policy, its approvals, and the worker of the run that goes on."""
+    """A site's data, its policy, its approvals, and the worker of the current run."""
 
     def __init__(self, kit: Path) -> None:
         self.kit, self.settings = kit, SiteSettings.read(kit)
