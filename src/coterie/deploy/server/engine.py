@@ -259,12 +259,6 @@ class FederatedEngine(Engine):
         most = compute_max_bytes(batch, self._classes)
         return self.limit if most is None else min(most, self.limit)
 
-    def _known(self, numbers: Sequence[int]) -> ClientFacts | None:
-        """What the cards state of these clients."""
-        if self._classes is None or self._tests is None:
-            return None
-        return ClientFacts(self._classes, self._tests[numbers], None if self._sizes is None else self._sizes[numbers])
-
     def _make_batches(self, asks: Sequence[StampedAsk], number: str) -> dict[str, tuple[AskBatch, list[int]]]:
         """By site, its batch and which of the asks are in it."""
         owners = [self.site_of[get_clients(stamped.ask)] for stamped in asks]
@@ -296,7 +290,9 @@ class FederatedEngine(Engine):
             for i, stamped in zip(concerned, batch.asks, strict=True):
                 refuse(i, stamped, _describe_error(error), error)
             return
-        known = self._known(numbers)
+        known = None  # what the cards state of these clients
+        if self._classes is not None and self._tests is not None:
+            known = ClientFacts(self._classes, self._tests[numbers], None if self._sizes is None else self._sizes[numbers])
         for i, stamped, own in zip(concerned, batch.asks, response.answers, strict=True):
             if isinstance(own, Denial):
                 denied = check_denial(own)

@@ -311,12 +311,6 @@ def abbreviate(value: Any) -> str:
     return text if len(text) <= SHOWN_LENGTH else f"{text[:SHOWN_LENGTH]}..."
 
 
-def find_denial(policy: "Policy", stamped: "StampedAsk", world: "World") -> Denial | None:
-    """The first reason against an ask; None where there is none."""
-    reason = next(_find_denials(policy, stamped, world), None)
-    return None if reason is None else Denial(reason)
-
-
 def get_rule_name(rule: LocalRule) -> str:
     """How a policy names a local rule: Coterie's own by its class, others with their module."""
     kind = type(rule)
@@ -357,7 +351,8 @@ def deny_models(policy: "Policy", run: int, in_all: int) -> Denial | None:
     return None
 
 
-def _find_denials(policy: "Policy", stamped: "StampedAsk", world: "World") -> Iterator[str]:
+def find_denials(policy: "Policy", stamped: "StampedAsk", world: "World") -> Iterator[str]:
+    """The reasons against an ask, the first one first."""
     fault = find_fault(stamped, world, policy)
     if fault is not None:
         yield fault

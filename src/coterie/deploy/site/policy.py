@@ -175,9 +175,9 @@ class Policy(PolicyTable):
 
     def find_denial(self, stamped: "StampedAsk", world: "World") -> Denial | None:
         """Why an ask is not answered; None where it is."""
-        from coterie.deploy.site.permission import find_denial
+        from coterie.deploy.site.permission import find_denials
 
-        return find_denial(self, stamped, world)
+        return next(map(Denial, find_denials(self, stamped, world)), None)
 
     def deny_model(self, spec: str) -> Denial | None:
         """The same of a model, by its spec: to be asked before it is built, for building it imports and runs its code."""
