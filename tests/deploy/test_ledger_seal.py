@@ -32,9 +32,9 @@ TRAIN = Train(np.arange(6), MODEL, Local(batch_size=4))
 DP = DpSgd(mechanism="dp-sgd", noise_multiplier=2.0, max_grad_norm=1.0, delta=1e-5, epsilon_limit=6.0)
 
 
-def open_worker(folder: Path, w: Any = W, run: str = "one", **said: Any) -> SiteWorker:
+def open_worker(folder: Path, w: Any = W, run: str = "one", **response: Any) -> SiteWorker:
     audit = Audit(folder / "audit.jsonl")
-    policy = Policy(**{"minimum_samples": 1, **said})
+    policy = Policy(**{"minimum_samples": 1, **response})
     return SiteWorker(w, LoopEngine(w), policy, audit, Ledger(folder / "privacy.json", audit), run=run)
 
 
@@ -85,7 +85,7 @@ def test_seals_are_in_the_chain(tmp_path: Path) -> None:
     ask(worker, TRAIN, TRAIN, TRAIN)
     assert verify_audit(tmp_path / "audit.jsonl").faults == ()
     lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
-    assert [SEAL in line for line in lines] == [True, False, False, False]  # once for a parcel, before anything is sent
+    assert [SEAL in line for line in lines] == [True, False, False, False]  # once for a batch, before anything is sent
     assert lines[0]["event"] == "ledger sealed"
 
 

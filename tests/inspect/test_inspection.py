@@ -185,26 +185,25 @@ def test_sketches_that_have_no_meaning_are_refused(said: dict[str, float]) -> No
 
 
 @pytest.mark.parametrize(
-    ("plan", "total"), [(InspectPlan(pilot=PilotPlan(rounds=1, randoms=2)), 52), (InspectPlan(labels=False, pilot=None), 3)]
+    ("plan", "total"), [(InspectPlan(references=19, pilot=PilotPlan(rounds=1, randoms=2)), 40), (replace(QUICK, labels=False), 3)]
 )
-def test_progress_is_told_to_the_last_question(plan: InspectPlan, total: int) -> None:
+def test_progress_is_reported_to_the_last_question(plan: InspectPlan, total: int) -> None:
     heard: list[tuple[int, int, str]] = []
-    inspect_data("digits/rotated(clients=8,groups=2)", plan=plan, watch=lambda *told: heard.append(told))
+    inspect_data(federation(even(8)), plan=plan, watch=lambda *step: heard.append(step))
     assert [done for done, _, _ in heard] == list(range(1, total + 1))
     assert {of for _, of, _ in heard} == {total}
-    pilot = ["testing the groups"] * (total - heard.index(next(told for told in heard if told[2] == "looking for groups")) - 1)
+    pilot = ["testing the groups"] * (total - heard.index(next(step for step in heard if step[2] == "looking for groups")) - 1)
     assert [doing for _, _, doing in heard][-len(pilot) - 2 :] == ["asking for errors", "looking for groups", *pilot]
 
 
-def test_of_many_clients_a_sample_is_asked_and_that_is_said() -> None:
-    plan = InspectPlan(most=9, references=19, pilot=None)
-    found = inspect_data("digits/rotated(clients=16,groups=4)", plan=plan, watch=lambda *told: None)
-    everybody = inspect_data("digits/rotated(clients=16,groups=4)", plan=replace(plan, most=16), watch=lambda *told: None)
+def test_of_many_clients_a_sample_is_asked_and_that_is_reported() -> None:
+    plan, made = InspectPlan(most=9, references=19, pilot=None), federation(even(16))
+    found, whole = look(made, plan), look(made, replace(plan, most=16))
     assert len(found.ids) == 9
-    assert set(found.ids) < set(everybody.ids)
+    assert set(found.ids) < set(whole.ids)
     assert found.similarity.shape == (9, 9)
     assert found.sampled == "9 of 16 clients were asked, drawn at random."
-    assert everybody.sampled == ""
-    assert found.indices["gini"] == everybody.indices["gini"]  # sizes are known of everybody
+    assert whole.sampled == ""
+    assert found.indices["gini"] == whole.indices["gini"]  # sizes are known of all clients
     with pytest.raises(UserError, match="most=1"):
         InspectPlan(most=1)

@@ -9,7 +9,7 @@ import pytest
 import coterie as ct
 from coterie._util.errors import UserError
 from coterie.data.content import hash_contents
-from deploy.test_placing import people
+from deploy.test_placement import people
 
 SETTINGS: dict[str, Any] = {"rounds": 1, "draws": 3, "seeds": [0], "controls": False}
 WISHES: dict[str, Any] = {"drop": "id", "categories": "onehot", "impute": "mean", "scale": "standard"}

@@ -29,7 +29,7 @@ def demo(
 ) -> None:
     """Four hospitals and a server on this machine: certificates, TLS, a comparison, its report. Takes one to two minutes on two cores."""
     from coterie.cli.console import PlainConsole
-    from coterie.deploy.flare.provision import create_federation
+    from coterie.deploy.flare.operator import create_federation
 
     stop_on_terminate()
     began, console = monotonic(), PlainConsole()
@@ -48,8 +48,8 @@ def _run_demo(federation: "FederationFolder", rounds: int, seeds: int, console: 
     from coterie.cli.tables import print_result
     from coterie.core.local import Local
     from coterie.core.plan import Plan
+    from coterie.deploy.flare.operator import supervise
     from coterie.deploy.flare.processes import run_server, run_sites
-    from coterie.deploy.flare.supervisor import supervise
     from coterie.deploy.server.runs import Order, make_run
     from coterie.deploy.site.policy import approve_orders
     from coterie.deploy.site.process import SiteSettings
@@ -83,7 +83,7 @@ def _run_demo(federation: "FederationFolder", rounds: int, seeds: int, console: 
             over.set()
             attending.join()
     if status != "complete":
-        raise UserError(f"The study ended early ({status}): {run.told.get('reason', '')}")
+        raise UserError(f"The study ended early ({status}): {run.status_details.get('reason', '')}")
     print_result(Result(Evidence.open(run.study)), console)
     return write_report(run.study).page
 
@@ -107,7 +107,7 @@ def init_federation(
     sites: Annotated[str, typer.Option(help="The sites' names: a,b,c.")],
 ) -> None:
     """Make a federation: an authority, the server's certificate, and a kit for every site."""
-    from coterie.deploy.flare.provision import create_federation
+    from coterie.deploy.flare.operator import create_federation
     from coterie.deploy.server.federation import parse_address
 
     host, port = parse_address(server)
@@ -126,8 +126,7 @@ def add_site(
 ) -> None:
     """One site more. The server need not be stopped."""
     from coterie.deploy.certificates import restore_site
-    from coterie.deploy.flare.provision import add_site
-    from coterie.deploy.flare.supervisor import send_site_command
+    from coterie.deploy.flare.operator import add_site, send_site_command
     from coterie.deploy.server.federation import FederationFolder
 
     federation = FederationFolder.open(folder)
@@ -144,7 +143,7 @@ def add_site(
 def remove_site(folder: Folder, site: Name) -> None:
     """Take a site out: it is not asked any more, at once, and cannot come in again."""
     from coterie.deploy.certificates import revoke_site
-    from coterie.deploy.flare.supervisor import send_site_command
+    from coterie.deploy.flare.operator import send_site_command
     from coterie.deploy.server.federation import FederationFolder
 
     federation = revoke_site(FederationFolder.open(folder), site)
@@ -187,7 +186,7 @@ def set_roster(
 @app.command("request")
 def make_request(site: Name, out: Annotated[Path, typer.Option(help="Folder for the key and the request.")]) -> None:
     """At a site: make a key, which stays there, and a request that the operator signs."""
-    from coterie.deploy.flare.provision import request_certificate
+    from coterie.deploy.flare.operator import request_certificate
 
     path = request_certificate(site, out)
     print(f"Send {path} to the operator. The key {out / 'client.key'} stays here; put it into the kit's startup/ folder.")
@@ -198,7 +197,7 @@ def sign_request(
     folder: Folder, site: Name, file: Annotated[Path, typer.Argument(help="The site's request (.csr).", metavar="FILE")]
 ) -> None:
     """At the operator's: a kit, without a key, for a site that made its key itself."""
-    from coterie.deploy.flare.provision import sign_request
+    from coterie.deploy.flare.operator import sign_request
     from coterie.deploy.server.federation import FederationFolder
 
     federation = sign_request(FederationFolder.open(folder), site, file)

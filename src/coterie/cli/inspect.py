@@ -144,7 +144,7 @@ def inspect_sites(folder: Path, wanted: "InspectOrder", name: str | None, as_jso
     run.place(Order(run.name, "inspect", wanted.as_json(), sites, len(sites), operator=get_operator_name()), SITE_TIMEOUT)
     status = follow_run(federation, run, console)
     if status != "complete":
-        raise UserError(f"{run.told.get('reason', f'The inspection ended early ({status}).')}")
+        raise UserError(f"{run.status_details.get('reason', f'The inspection ended early ({status}).')}")
     found = read_json(run.folder / ANSWERS_FILE)
     console.print(make_bold(f"{found['clients']} clients"), f", {wanted.model}", sep="")
     if found["left_out"]:

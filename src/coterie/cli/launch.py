@@ -166,7 +166,7 @@ def _wait_for_result(folder: "FederationFolder", run: "RunFolder", seen: int, co
         console.print(f"The run continues. {_describe_next_commands(folder, run)}", soft_wrap=True)
         raise typer.Exit(130) from None
     if status != "complete":
-        reason = run.told.get("reason", "no reason is known")
+        reason = run.status_details.get("reason", "no reason is known")
         raise UserError(f"The run {run.name} was not completed ({status}): {reason}")
     result = Result(Evidence.open(run.study))
     print_result(result, console)

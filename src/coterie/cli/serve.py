@@ -12,8 +12,8 @@ def serve(folder: Annotated[Path, typer.Argument(help="The folder that 'coterie 
     """Listen for sites and run what 'coterie launch' orders, until Ctrl-C. Interrupted runs resume by themselves."""
     from coterie.deploy.certificates import check_server_certificate, keep_only_authority
     from coterie.deploy.files import keep_private
+    from coterie.deploy.flare.operator import supervise
     from coterie.deploy.flare.processes import check_server_running, run_server
-    from coterie.deploy.flare.supervisor import supervise
     from coterie.deploy.server.federation import FederationFolder
 
     stop_on_terminate()

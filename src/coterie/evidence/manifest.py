@@ -220,12 +220,7 @@ class IntegrityReport:
 
 
 def check_integrity(folder: Path, *, everything: bool = False) -> IntegrityReport:
-    """Compare a folder with its head and its manifests.
-
-    Args:
-        folder: The study's folder.
-        everything: Whether to check also what no number rests on: checkpoints, and the record of the environment.
-    """
+    """Compare a folder with its head and its manifests; with `everything`, also checkpoints and the record of the environment."""
     head = read_study_head(folder)  # before the segments: a study that is still running may add some meanwhile
     names = [path.name for path in list_segments(folder)]
     found = {name: read_manifest(folder / "segments" / name) for name in names}
@@ -269,7 +264,7 @@ def _find_changed(folder: Path, hashes: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_segments(folder: Path, manifests: Mapping[str, Manifest]) -> dict[str, str]:
-    """By segment, which of its files are not as its manifest says."""
+    """By segment, which of its files are not as in its manifest."""
     expected = [(name, file) for name, manifest in manifests.items() for file in manifest.files if file not in (STATES_FILE, CHUNKS)]
     found = map_in_order(_hash_or_none, (folder / "segments" / name / file for name, file in expected), count_cores())
     wrong: dict[str, list[str]] = {}

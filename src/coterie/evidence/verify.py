@@ -91,12 +91,12 @@ def _check_rows(segment: Path, manifest: Manifest, rosters: Mapping[int, pa.Tabl
 
 
 def _check_routes(folder: Path, integrity: IntegrityReport) -> list[str]:
-    """Whether `routes.json` is what the last segment says, or more, of a segment that was never written."""
+    """Whether `routes.json` is what the last segment has, or more, of a segment that was never written."""
     try:
         stored = read_json(folder / "routes.json") if integrity.routes else {}
     except UserError as error:
         return [str(error)]
-    return [] if integrity.routes.items() <= stored.items() else [f"{folder / 'routes.json'} is not what the last segment says"]
+    return [] if integrity.routes.items() <= stored.items() else [f"{folder / 'routes.json'} is not what the last segment has"]
 
 
 COUNT_TABLES = ("clients", "central", "groups", "clusters")  # the tables whose integers `counts` covers

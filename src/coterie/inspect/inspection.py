@@ -112,7 +112,7 @@ class Inspection:
     task: TaskName = "classification"
     pilot: Pilot | None = None
     pilot_ids: tuple[str, ...] = ()
-    everybody: int = 0  # clients of whom those compared, and those left out, were drawn
+    everybody: int = 0  # clients from which those compared, and those left out, were drawn
 
     @property
     def sampled(self) -> str:
@@ -159,12 +159,12 @@ def run_inspection(
     whole = np.einsum("hnq,hn->nq", probes.halves, probes.sizes) / probes.sizes.sum(axis=0)[:, None]
     indices = {"gini": compute_gini(ctx.roster.sizes[ctx.roster.available]), "pni": found.literal, "pni_normalised": found.normalised}
     indices |= compute_update_indices(whole.astype(np.float32)) | (compute_label_indices(probes.counts.sum(axis=0)) if plan.labels else {})
-    trial = None
+    tested = None
     if plan.pilot is not None:
         # Judged on a half, the groups must not have seen it.
         labels = [groups.labels] if plan.validation else list(groups.half_labels)
         directions = EvaluationFold.on(plan.validation)
-        trial = yield from run_pilot(model, probes.clients, labels, directions, plan.pilot, ctx.rng("inspect random groups"), ctx.task)
+        tested = yield from run_pilot(model, probes.clients, labels, directions, plan.pilot, ctx.rng("inspect random groups"), ctx.task)
     ids = ctx.roster.ids
     return Inspection(
         *names,
@@ -179,9 +179,9 @@ def run_inspection(
         groups=groups,
         similarity=_compute_cosines(groups.coordinates),
         indices=indices,
-        pilot=trial,
+        pilot=tested,
         everybody=len(ctx.roster.available),
-        pilot_ids=tuple(ids[c] for c in trial.clients) if trial is not None else (),
+        pilot_ids=tuple(ids[c] for c in tested.clients) if tested is not None else (),
     )
 
 

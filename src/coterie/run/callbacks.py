@@ -23,7 +23,14 @@ from coterie.run.lanes import Lane
 
 
 class Callback:
-    """Override what you need. Callbacks watch: nothing they do changes a result."""
+    """Base class for code that watches a study: override what you need. Nothing that a callback does changes a result.
+
+    Example:
+        >>> class Rounds(ct.Callback):
+        ...     def on_round(self, lane, record):
+        ...         print(lane.label, record.round_)
+        >>> result = ct.study("fedavg", data="heart", callbacks=[Rounds()])  # doctest: +SKIP
+    """
 
     def on_notice(self, sentence: str) -> None:
         """A sentence for the user, such as what a resumed study had to run again, or how much checkpoints will write."""
@@ -216,7 +223,14 @@ class TimeLeft:
 
 
 class ProgressBar(Callback):
-    """Shows the round, the scores so far, client steps a second, and the time left."""
+    """Shows the round, the scores so far, client steps a second, and the time left.
+
+    Args:
+        console: The terminal or notebook. Default: standard output.
+
+    Example:
+        >>> result = ct.study("fedavg", data="heart", callbacks=[ct.ProgressBar()])  # doctest: +SKIP
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(markup=False, highlight=False, emoji=False)  # labels are text
@@ -259,14 +273,8 @@ class ProgressBar(Callback):
 
     def on_round(self, lane: Lane, record: RoundRecord) -> None:
         task = lane.problem.task
-        self.advance(
-            lane.label,
-            lane.seed,
-            record.round_,
-            record.cost.steps,
-            record.score(task),
-            share=METRICS[DEFAULT_METRICS[task.name]].is_share,
-        )
+        share = METRICS[DEFAULT_METRICS[task.name]].is_share
+        self.advance(lane.label, lane.seed, record.round_, record.cost.steps, record.score(task), share=share)
 
     def advance(self, label: str, seed: int, round_: int, steps: int, score: float | None, *, share: bool = True) -> None:
         """Count one round of one lane; a score that is no share is shown as a plain number."""
@@ -277,14 +285,8 @@ class ProgressBar(Callback):
         if score is not None:
             self.scores[label] = f"{100 * score:.1f}%" if share else f"{score:.3f}"
         if self.bar is not None:
-            shown: dict[str, Any] = {
-                "seed": seed,
-                "round": round_,
-                "scores": self._scores(),
-                "speed": self._speed(),
-                "left": str(self.left),
-            }
-            self.bar.update(self.task, completed=self.done, **shown)
+            state: dict[str, Any] = {"seed": seed, "round": round_, "scores": self._scores()}
+            self.bar.update(self.task, completed=self.done, **state, speed=self._speed(), left=str(self.left))
         elif self.notebook is not None:
             words = f"seed {self.seed}, round {self.round_}, {self._scores()}, {self._speed()}, {self.left}"
             self.notebook.show(self.done, self.total, words)

@@ -1,7 +1,4 @@
-"""`compare`.
-
-Methods and the controls that show where a gain comes from, on one or several federations, resumable and within a time budget.
-"""
+"""`compare`: methods and the controls that show where a gain comes from, on one or several federations, within a time budget."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,14 +36,7 @@ from coterie.methods.fine_tuned import FineTuned
 from coterie.methods.local_only import LocalOnly
 from coterie.models.catalogue import GivenModel, build_model, resolve_model
 from coterie.run.callbacks import Callback, make_watchers, notify
-from coterie.run.comparison_request import (
-    ComparisonRequest,
-    Design,
-    DrawLoader,
-    find_study_file,
-    label_methods,
-    make_design,
-)
+from coterie.run.comparison_request import ComparisonRequest, Design, DrawLoader, find_study_file, label_methods, make_design
 from coterie.run.execution import Execution, make_plan
 from coterie.run.result import check_comparison_finished
 from coterie.run.study import Study
@@ -126,7 +116,7 @@ def compare(
         data_dir: The folder of data sets.
         execution: Engine, device, threads and workers.
         callbacks: Watch the run.
-        draws: The number of draws of the data (see `make_design`).
+        draws: The number of draws of the data. Default: 10 where the data can be redrawn.
         seeds: The seeds of training in each draw.
         data_seed: The first draw.
         unseen: The share of clients that take no part and are scored apart.
@@ -138,6 +128,9 @@ def compare(
         accept: Whether data with severe faults (`check_data`) are accepted.
         tune: Whether to tune the learning rate of every method on validation parts, over the default grid or these rates.
         settings: Those of `ComparisonRequest`, such as `tuning_seeds`, and those of `Plan` and `Local`, by name.
+
+    Returns:
+        The comparison: findings, verdict and tables.
 
     Raises:
         NothingFinishedError: If no run reaches the end; it has the reasons and the partial comparison.
@@ -172,9 +165,9 @@ def compare(
     specs = tuple(each.name if isinstance(each, Federation) else each for each in given)
     sources = [make_draws(each, data_dir) for each in given]
     designs = tuple(make_design(spec, source, first=first, draws=draws, seeds=seeds) for spec, source in zip(specs, sources, strict=True))
-    request = ComparisonRequest(
-        methods=tuple(label for label, _ in entries), data=specs, designs=designs, metric=_format_metric(metric), **settings
-    )
+    compared = metric if metric is None or isinstance(metric, str) else f"{metric.__module__}:{metric.__qualname__}"
+    labels = tuple(label for label, _ in entries)
+    request = ComparisonRequest(methods=labels, data=specs, designs=designs, metric=compared, **settings)
     execution = execution or (Execution() if file is None else file.execution)
     watchers = tuple(make_watchers(callbacks))
     if not (resume and (folder / NAME).is_file()):  # a resumed one was checked, or accepted, at its start
@@ -223,11 +216,6 @@ def run_request(
     with _open_folder(out, request, resume, callbacks, {run.name: run for run in runs}, entries):
         _run_federations(runs, entries, budget)
         return open_comparison(out, metric=metric or request.metric)
-
-
-def _format_metric(metric: str | MetricFunction | None) -> str | None:
-    """A metric as a string for the request."""
-    return metric if metric is None or isinstance(metric, str) else f"{metric.__module__}:{metric.__qualname__}"
 
 
 def make_draws(data: str | Federation, data_dir: Path | None) -> DrawLoader:

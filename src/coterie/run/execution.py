@@ -19,7 +19,10 @@ from coterie.core.settings import check_settings, get_setting_types, setting
 class Execution:
     """Engine, device, threads, memory. None of this changes results, except the route and the precision of a GPU's products.
 
-    Both are stored, and reused on resume.
+    Both are stored, and reused on resume. Each field's help is printed by ``coterie run --help``.
+
+    Example:
+        >>> result = ct.study("fedavg", data="heart", execution=ct.Execution(threads=2))  # doctest: +SKIP
     """
 
     engine: Literal["auto", "batched", "loop"] = setting("auto", "How clients are executed; auto is batched.")

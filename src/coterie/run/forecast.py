@@ -7,12 +7,12 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from coterie.core.plan import Plan
 from coterie.core.states import State, flatten
 from coterie.evidence.checkpoint import KEPT_STATES
 from coterie.evidence.records import Cost, RoundRecord
+from coterie.evidence.writer import write_table
 from coterie.run.callbacks import Callback
 from coterie.run.execution import Execution
 from coterie.run.lanes import Lane
@@ -65,7 +65,7 @@ def _measure_disk(records: list[RoundRecord], study: Study) -> float:
     total = 0
     for table in study.make_tables(records).values():
         file = BytesIO()
-        pq.write_table(table, file, compression="zstd", compression_level=1, use_dictionary=["method"])
+        write_table(table, file)
         total += len(file.getvalue())
     return total / max(len(records), 1)
 

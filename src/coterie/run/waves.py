@@ -33,11 +33,7 @@ def estimate_memory(lane: Lane, rounds: int | None = None) -> int:
 
 def estimate_minimum(lane: Lane) -> int:
     """Bytes that a lane needs at least: the largest reply, and what it keeps."""
-    return (
-        FLOAT_BYTES * lane.problem.layout.size * max(_count_trained(lane), _count_placed(lane))
-        + estimate_state_bytes(lane)
-        + _count_served_bytes(lane)
-    )
+    return _count_reply_bytes([lane]) + estimate_state_bytes(lane) + _count_served_bytes(lane)
 
 
 def estimate_state_bytes(lane: Lane, rounds: int | None = None) -> int:
@@ -85,10 +81,10 @@ def _count_trained(lane: Lane) -> int:
 
 def _count_placed(lane: Lane) -> int:
     """The most newcomers whose models are received at once, to be compared."""
-    memory_needs, clients, everybody = lane.method.memory_needs, len(lane.problem.roster), lane.problem.with_unseen
+    memory_needs, clients, whole = lane.method.memory_needs, len(lane.problem.roster), lane.problem.with_unseen
     if not memory_needs.placing:
         return 0
-    unseen = 0 if everybody is None else len(everybody.roster) - clients
+    unseen = 0 if whole is None else len(whole.roster) - clients
     come = max(0 if memory_needs.all_train else min(lane.plan.evaluate_clients or clients, clients), unseen)
     return min(come, memory_needs.count_newcomers_at_once(lane.problem.layout.size, lane.plan.cohort or clients))
 

@@ -24,7 +24,7 @@ from coterie.data.partitions import check_fractions, split_client
 from coterie.data.prepare import DONE, get_preparation, scale_targets
 from coterie.data.readers.files import read_npz
 from coterie.data.text import get_text_column
-from coterie.data.tokens import TextBlocker, get_text_blocker
+from coterie.data.tokens import get_text_blocker
 from coterie.deploy.bundle.bundle import Bundle, score_untrained
 from coterie.deploy.bundle.export import ServedModels, served_result
 from coterie.deploy.bundle.rows import (
@@ -55,14 +55,17 @@ def load_newcomer_texts(source: "Path | pd.DataFrame", known: Federation, name: 
     """The federation of one client. A share `test` of its texts, drawn by key, is kept aside; each part is cut into blocks by itself."""
     where = str(source) if isinstance(source, Path) else f"The table of {name!r}"
     if isinstance(source, Path) and source.suffix in (".npy", ".npz"):
-        train, tests = _split_blocks(_read_blocks(source, known.input_shape), name, test, data_seed)
+        blocks = read_npz(source, ["x"])["x"]
+        if blocks.dtype.kind not in "iu" or blocks.shape[1:] != known.input_shape:
+            found = f"{source} holds {blocks.dtype} of shape {blocks.shape}"
+            raise UserError(f"{found}: the model takes whole numbers, blocks of shape {known.input_shape}.")
+        train, tests = (blocks[rows] for rows in _split_rows(len(blocks), name, test, data_seed))
     else:
         how = get_text_blocker(known.provenance)
         if how is None:
             raise UserError(f"{known.name!r} does not state how texts become tokens: give blocks of tokens as .npz with an array x.")
-        train, tests = _split_texts(
-            how, how.texts(read_text_table(source) if isinstance(source, Path) else source, where), name, test, data_seed
-        )
+        texts = how.texts(read_text_table(source) if isinstance(source, Path) else source, where)
+        train, tests = (how.joined([texts[i] for i in rows]) for rows in _split_rows(len(texts), name, test, data_seed))
     if len(train) < LEAST_BLOCKS:
         tokens = known.input_shape[0] - 1
         raise UserError(f"{where} holds enough for {len(train)} blocks of {tokens} tokens to be placed by: a client needs {LEAST_BLOCKS}.")
@@ -80,27 +83,12 @@ def load_newcomer_texts(source: "Path | pd.DataFrame", known: Federation, name: 
     )
 
 
-def _split_texts(how: TextBlocker, texts: list[str], name: str, test: float, data_seed: int) -> tuple[Array, Array]:
-    """Blocks of the texts that the client is placed by, and of those that are kept aside."""
-    if not texts:
-        return how.joined([]), how.joined([])
-    order = shuffle(make_key(data_seed, "place", name), len(texts)).astype(np.int64)
-    train, _, tests = split_client(order, test, 0.0)
-    return how.joined([texts[i] for i in train]), how.joined([texts[i] for i in tests])
-
-
-def _split_blocks(blocks: Array, name: str, test: float, data_seed: int) -> tuple[Array, Array]:
-    if not len(blocks):
-        return blocks, blocks
-    train, _, tests = split_client(shuffle(make_key(data_seed, "place", name), len(blocks)).astype(np.int64), test, 0.0)
-    return blocks[train], blocks[tests]
-
-
-def _read_blocks(path: Path, shape: tuple[int, ...]) -> Array:
-    x = read_npz(path, ["x"])["x"]
-    if x.dtype.kind not in "iu" or x.shape[1:] != shape:
-        raise UserError(f"{path} holds {x.dtype} of shape {x.shape}: the model takes whole numbers, blocks of shape {shape}.")
-    return x
+def _split_rows(count: int, name: str, test: float, data_seed: int) -> tuple[Ints, Ints]:
+    """The rows that a client is placed by, and those that are kept aside."""
+    if not count:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    train, _, tests = split_client(shuffle(make_key(data_seed, "place", name), count).astype(np.int64), test, 0.0)
+    return train, tests
 
 
 LEAST_ROWS = 4  # rows: two to place it by, and two for a half of them
@@ -127,16 +115,15 @@ def load_newcomer(
         raise UserError(f"There is no file {source}.")
     if known.task.name == "next-token":
         if label is not None:
-            raise UserError(f"Texts to be continued have no labels: leave label {label!r} away.")
+            raise UserError(f"Texts to be continued have no labels: omit label {label!r}.")
         return load_newcomer_texts(source, known, name, test, data_seed)
     label = label or find_label_column(known.name)
     if label is None:
-        raise UserError(f"Say which column of {source if isinstance(source, Path) else 'the table'} holds the labels: --label NAME.")
+        raise UserError(f"Name the column of {source if isinstance(source, Path) else 'the table'} that holds the labels: --label NAME.")
     raw, y = _read_newcomer_rows(source, known, label, where := str(source) if isinstance(source, Path) else f"The table of {name!r}")
     if len(y) < LEAST_ROWS:
         raise UserError(f"{where} holds {len(y)} rows: a client is placed by {LEAST_ROWS} or more.")
-    order = shuffle(make_key(data_seed, "place", name), len(y))
-    train, _, tests = split_client(order.astype(np.int64), test, 0.0)
+    train, tests = _split_rows(len(y), name, test, data_seed)
     x, details = _prepare_rows(raw, train, known, name)
     y = scale_targets(y, known.task) if known.task.name == "regression" else y
     return Federation(
@@ -195,7 +182,7 @@ class Placement:
     score: float  # on those: accuracy, share of right labels, mean absolute error in the target's own units, or log-likelihood of a token
     low: float  # of the score, a 95 % interval
     high: float
-    usual: float  # the score of always saying what is usual among the rows it was placed by; of texts, of the model before training
+    usual: float  # the score of always predicting what is usual among the rows it was placed by; of texts, of the model before training
     same: int | None  # of the halves, how many place it alike; None where there is no choice to make
     halves: int = DRAWS
 
@@ -279,6 +266,9 @@ def place(
         test: The share of the rows that is kept for the score.
         seed: The seed. Default: the study's first.
         draw: The draw of the data. Default: the study's first.
+
+    Returns:
+        The bundle of the client, its score on the rows kept, and how often random halves of the rows place it alike.
 
     Example:
         >>> placement = ct.place(result, rows, client="clinic 9", label="ill")  # doctest: +SKIP

@@ -32,8 +32,8 @@ NOISE = ClipNoise(mechanism="clip+noise", clip=0.01, noise=2.0)
 DP = DpSgd(mechanism="dp-sgd", noise_multiplier=2.0, max_grad_norm=1.0, delta=1e-5, epsilon_limit=50.0)
 
 
-def worker(folder: Path, run: str = "", **said: Any) -> SiteWorker:
-    policy, audit = Policy(**{"minimum_samples": 1, "rounding": 1, **said}), Audit(folder / "audit.jsonl")
+def worker(folder: Path, run: str = "", **response: Any) -> SiteWorker:
+    policy, audit = Policy(**{"minimum_samples": 1, "rounding": 1, **response}), Audit(folder / "audit.jsonl")
     return SiteWorker(W, LoopEngine(W), policy, audit, Ledger(folder / "privacy.json", audit), run=run)
 
 
@@ -145,17 +145,19 @@ def test_noise_for_an_epsilon_is_the_least_that_keeps_it() -> None:
 
 def test_sketched_asks_travel(tmp_path: Path) -> None:
     for ask in (GRADIENT, TRAIN, replace(GRADIENT, sketch=Sketch(5, 2**64 - 1, clip=0.5, noise=0.25))):
-        parcel = AskBatch(PROTOCOL, "run", "1", tuple(W.federation.ids), (StampedAsk(ask, 0, 1),))
-        (back,) = from_message(to_message(parcel), AskBatch).asks
+        batch = AskBatch(PROTOCOL, "run", "1", tuple(W.federation.ids), (StampedAsk(ask, 0, 1),))
+        (back,) = from_message(to_message(batch), AskBatch).asks
         assert type(back.ask) is type(ask)
         assert cast(Any, back.ask).sketch == ask.sketch
         assert answer(worker(tmp_path), replace(ask, sketch=SKETCH))[0].clients.tolist() == CLIENTS.tolist()
 
 
 def test_a_policy_tells_what_its_sketches_are() -> None:
-    told = {one.heading: " ".join(one.lines) for one in explain_policy(Policy(asks=("SketchedTrain", "Evaluate"), sketch_numbers=64))}
-    assert "In all runs together they show 64 directions at most, of as many numbers as the model has" in told["SketchedTrain is answered"]
-    assert "Gradient" in told["Refused"]
+    reported = {one.heading: " ".join(one.lines) for one in explain_policy(Policy(asks=("SketchedTrain", "Evaluate"), sketch_numbers=64))}
+    assert (
+        "In all runs together they show 64 directions at most, of as many numbers as the model has" in reported["SketchedTrain is answered"]
+    )
+    assert "Gradient" in reported["Refused"]
     private = {one.heading for one in explain_policy(Policy(asks=("SketchedTrain", "SketchedGradient"), privacy=DP))}
     assert "SketchedTrain is answered" in private
     assert "SketchedGradient is answered" not in private

@@ -1,4 +1,4 @@
-"""A site that lies: whatever field of whatever message is false, it costs that site its round or its part in the job, and nobody else."""
+"""A site that lies: whatever field of whatever message is false, it costs that site its round or its part in the job, and no other."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -49,11 +49,11 @@ def run(
     plan = Plan(rounds=rounds, norm_bound=20, local=Local(epochs=1, batch_size=20))
     wanted = Settings(methods=methods or ("fedavg",), data="heart", plan=plan)
     carrier = InProcess(load("heart"), {site: [site] for site in HOSPITALS}, tamper=tamper)
-    told: list[str] = []
+    reported: list[str] = []
     done = Order("a-run", "study", wanted.as_json(), order, 1)
-    assert run_order(done, carrier, HOSPITALS, folder, clock=TimeBudget(60.0), report=told.append, roster=roster)
+    assert run_order(done, carrier, HOSPITALS, folder, clock=TimeBudget(60.0), report=reported.append, roster=roster)
     assert verify(folder / "study").whole
-    return told
+    return reported
 
 
 def lie(kind: type, *hows: str) -> Tamper:
@@ -78,12 +78,12 @@ def took_part(folder: Path) -> dict[int, set[str]]:
 
 @pytest.mark.parametrize("how", lying.CARDS)
 def test_a_false_card_costs_only_its_site_the_job(how: str, tmp_path: Path) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     carrier = InProcess(load("heart"), {site: [site] for site in HOSPITALS}, tamper=lie(SiteCard, how))
     order = Order("a-run", "study", {}, HOSPITALS, 3)
-    members, _ = introduce_sites(order, make_terms("a-run"), carrier, HOSPITALS, tmp_path, told.append)
+    members, _ = introduce_sites(order, make_terms("a-run"), carrier, HOSPITALS, tmp_path, reported.append)
     assert set(members.sites) == members.here == set(HONEST)
-    (sentence,) = told
+    (sentence,) = reported
     assert sentence.startswith(f"Site '{LIAR}' does not take part: ")
     assert len(sentence) < 1000
     assert sentence.isprintable()
@@ -160,36 +160,36 @@ def test_a_liar_that_comes_first_does_not_take_the_others_out(tmp_path: Path) ->
 
 def test_of_two_sites_that_claim_one_client_the_first_has_it(tmp_path: Path) -> None:
     for place, (order, left) in enumerate([(HOSPITALS, LIAR), ((LIAR, *HONEST), "hungary")]):
-        told = run(tmp_path / str(place), claiming(with_clients("hungary")), order=order)
-        assert [sentence.split("'")[1] for sentence in told] == [left]
+        reported = run(tmp_path / str(place), claiming(with_clients("hungary")), order=order)
+        assert [sentence.split("'")[1] for sentence in reported] == [left]
 
 
 def test_a_client_belongs_to_the_site_that_the_roster_lists_it_for(tmp_path: Path) -> None:
     roster = {"hungary": Claim(ids=("hungary",))}
-    told = run(tmp_path, claiming(with_clients("hungary")), roster=roster, order=(LIAR, *HONEST))
-    assert told == ["Site 'va' does not take part: it has a client 'hungary', which is a client of site 'hungary': give it another id."]
+    reported = run(tmp_path, claiming(with_clients("hungary")), roster=roster, order=(LIAR, *HONEST))
+    assert reported == ["Site 'va' does not take part: it has a client 'hungary', which is a client of site 'hungary': give it another id."]
 
 
 def test_a_client_stays_with_the_site_that_had_it(tmp_path: Path) -> None:
     run(tmp_path, lambda site, data: data)
-    told = run(tmp_path, claiming(with_clients("hungary", "va")), order=(LIAR, *HONEST))
-    assert len(told) == 1
-    assert "'hungary'" in told[0] or "2 clients" in told[0]
+    reported = run(tmp_path, claiming(with_clients("hungary", "va")), order=(LIAR, *HONEST))
+    assert len(reported) == 1
+    assert "'hungary'" in reported[0] or "2 clients" in reported[0]
 
 
 @pytest.mark.parametrize(
-    ("card", "told"),
+    ("card", "reported"),
     [
         (with_clients("va", "va-2"), "it claims 2 clients, and it had when the run began 1"),
         (lambda card: replace(card, sizes=card.sizes * 10), "training samples, and it had when the run began"),
     ],
 )
 def test_a_site_has_no_more_than_it_first_said_unless_the_roster_lets_it(
-    card: Callable[[SiteCard], SiteCard], told: str, tmp_path: Path
+    card: Callable[[SiteCard], SiteCard], reported: str, tmp_path: Path
 ) -> None:
     run(tmp_path, lambda site, data: data)
     (sentence,) = run(tmp_path, claiming(card))
-    assert told in sentence
+    assert reported in sentence
     assert "coterie federation roster FED va" in sentence
     assert run(tmp_path, claiming(card), roster={LIAR: Claim(2, 100_000)}) == []
 
@@ -245,9 +245,9 @@ def test_no_honest_answer_is_larger_than_its_bound(method: str, tmp_path: Path) 
     sizes: list[tuple[int, int]] = []
 
     class Watched(InProcess):
-        def exchange(self, parcels: Mapping[str, bytes]) -> dict[str, bytes]:
-            asked.update({site: from_message(data, AskBatch) for site, data in parcels.items() if is_kind(data, AskBatch)})
-            return super().exchange(parcels)
+        def exchange(self, batches: Mapping[str, bytes]) -> dict[str, bytes]:
+            asked.update({site: from_message(data, AskBatch) for site, data in batches.items() if is_kind(data, AskBatch)})
+            return super().exchange(batches)
 
     def weigh(site: str, data: bytes) -> bytes:
         if is_kind(data, ReplyBatch):
@@ -262,4 +262,4 @@ def test_no_honest_answer_is_larger_than_its_bound(method: str, tmp_path: Path) 
     carrier: Any = Watched(federation, sites, tamper=weigh)
     assert run_order(order, carrier, ["a", "b"], tmp_path, clock=TimeBudget(60.0), report=pytest.fail)
     assert sizes
-    assert all(said <= most <= said + BASE_BYTES + 64_000 for said, most in sizes)
+    assert all(response <= most <= response + BASE_BYTES + 64_000 for response, most in sizes)

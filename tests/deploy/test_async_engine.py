@@ -48,9 +48,9 @@ class Slow(InProcess):
         self.judged: list[set[str]] = []  # who was asked for scores, time after time
 
     def post(self, number: str, site: str, data: bytes) -> None:
-        said = None if site == self.lost else self.exchange({site: data})[site]
+        response = None if site == self.lost else self.exchange({site: data})[site]
         self.judged.pop()  # no question for scores
-        self.coming.append((self.now + self.time(site), number, said))
+        self.coming.append((self.now + self.time(site), number, response))
 
     def time(self, site: str) -> float:
         return TIMES[site.removeprefix("site of ")]
@@ -64,9 +64,9 @@ class Slow(InProcess):
         self.now = max(self.now, first[0])
         return first[1:]
 
-    def exchange(self, parcels: Mapping[str, bytes]) -> dict[str, bytes]:
-        self.judged.append(set(parcels))
-        return super().exchange(parcels)
+    def exchange(self, batches: Mapping[str, bytes]) -> dict[str, bytes]:
+        self.judged.append(set(batches))
+        return super().exchange(batches)
 
 
 class Last:
@@ -166,14 +166,14 @@ def test_a_job_that_ends_takes_what_was_on_its_way_with_it(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"plan": replace(SETTINGS.plan, speeds="equal")}, "a real federation's clients take their own time: omit speeds="),
         ({"methods": ("fedavg", "fedsim")}, "'fedsim' cannot be run with buffer_size=2"),
     ],
 )
-def test_what_cannot_be_is_refused_before_any_site_is_asked(change: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_what_cannot_be_is_refused_before_any_site_is_asked(change: dict[str, Any], reported: str, tmp_path: Path) -> None:
     order = Order("a-run", "study", replace(SETTINGS, **change).as_json())
     nobody: Any = None
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=reported):
         run_order(order, nobody, [], tmp_path, clock=nobody, report=print)

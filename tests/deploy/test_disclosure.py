@@ -35,9 +35,9 @@ EPSILON_HALF = ClipNoise(mechanism="clip+noise", clip=1.0, noise=20.0, epsilon_l
 DP = DpSgd(mechanism="dp-sgd", noise_multiplier=1.0, max_grad_norm=1.0, delta=1e-5, epsilon_limit=20.0)
 
 
-def site(folder: Path, **said: Any) -> SiteWorker:
+def site(folder: Path, **response: Any) -> SiteWorker:
     audit = Audit(folder / "audit.jsonl")
-    return SiteWorker(W, LoopEngine(W), Policy(**said), audit, Ledger(folder / "privacy.json", audit))
+    return SiteWorker(W, LoopEngine(W), Policy(**response), audit, Ledger(folder / "privacy.json", audit))
 
 
 def answer(worker: SiteWorker, *asks: Any) -> Any:
@@ -151,10 +151,10 @@ def test_evaluations_are_rounded_and_fit_each_other(tmp_path: Path) -> None:
 
 
 def test_the_card_tells_what_evaluations_tell(tmp_path: Path) -> None:
-    for name, said in (("told", ""), ("kept", "sample_counts = false\nclass_counts = false\n")):
+    for name, response in (("told", ""), ("kept", "sample_counts = false\nclass_counts = false\n")):
         kit = tmp_path / name
         kit.mkdir()
-        (kit / "policy.toml").write_text(said + APPROVE_ANY)
+        (kit / "policy.toml").write_text(response + APPROVE_ANY)
         SiteSettings("heart", ("cleveland", "va"), engine="loop").write(kit)
         made = Site(kit)
         card = cast(SiteCard, unpack(made.answer(to_message(make_hello())), KINDS))

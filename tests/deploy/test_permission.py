@@ -143,8 +143,8 @@ def test_honest_asks_have_no_fault() -> None:
         Evaluate(serving(combiner=Online(weights=np.ones((1, C))))),
     ]
     for ask in honest:
-        parcel = AskBatch(PROTOCOL, "run", "1", tuple(W.federation.ids[:N]), (StampedAsk(ask, 3, 4),))
-        (back,) = from_message(to_message(parcel), AskBatch).asks
+        batch = AskBatch(PROTOCOL, "run", "1", tuple(W.federation.ids[:N]), (StampedAsk(ask, 3, 4),))
+        (back,) = from_message(to_message(batch), AskBatch).asks
         assert find_fault(back, W, Policy()) is None
 
 

@@ -169,7 +169,7 @@ import os, sys, traceback
 from nvflare.fuel.f3.cellnet.cell import Cell
 from nvflare.fuel.f3.cellnet.defs import CellChannel
 from coterie.deploy.flare.processes import wait_until
-from deploy.test_incoming import Line, POLL
+from deploy.test_transport import Line, POLL
 cell = Cell(fqcn="b", root_url=sys.argv[1], secure=False, credentials={})
 cell.start()
 line = Line(sys.argv[1], None, cell, None)
@@ -250,7 +250,7 @@ def test_a_site_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPat
 
 def test_asks_are_bounded_at_a_site_while_they_come_in(line: Line) -> None:
     """There the large streams are the replies to requests for work."""
-    streams = IncomingStreams(line.site, lambda sender: ALLOWED, lambda *told: line.dropped.append(told), ASKS)
+    streams = IncomingStreams(line.site, lambda sender: ALLOWED, lambda *reported: line.dropped.append(reported), ASKS)
     replies: dict[str, int] = {"small": 10, "allowed": ALLOWED, "large": 3 * ALLOWED}
     asked = Counter[str]()
 

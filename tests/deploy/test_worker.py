@@ -39,9 +39,9 @@ def everything() -> list[StampedAsk]:
     return asks(TRAIN, Gradient(CLIENTS, INITIAL), Losses(CLIENTS, INITIAL), AskErrors(CLIENTS, INITIAL), evaluate)
 
 
-def worker(folder: Path, engine: Engine | None = None, **said: Any) -> SiteWorker:
+def worker(folder: Path, engine: Engine | None = None, **response: Any) -> SiteWorker:
     """By a policy that answers from few samples, and exactly."""
-    policy = Policy(**{"minimum_samples": 1, "rounding": 1, **said})
+    policy = Policy(**{"minimum_samples": 1, "rounding": 1, **response})
     audit = Audit(folder / "audit.jsonl")
     return SiteWorker(make_world(), engine or LoopEngine(make_world()), policy, audit, Ledger(folder / "privacy.json", audit), run="r1")
 
@@ -109,8 +109,8 @@ def test_classes_of_training_parts_are_told_only_with_label_shares(tmp_path: Pat
     ask = Evaluate(Serving.one(CLIENTS, INITIAL), part="train")
     (kept,) = worker(tmp_path).answer(asks(ask))
     assert cast(Any, kept).actual.tolist() == [[n, 0, 0] for n in SIZES]
-    (told,) = worker(tmp_path, label_shares=True).answer(asks(ask))
-    assert (cast(Any, told).actual[:, 1:] > 0).any()
+    (reported,) = worker(tmp_path, label_shares=True).answer(asks(ask))
+    assert (cast(Any, reported).actual[:, 1:] > 0).any()
     (sums,) = worker(tmp_path, class_counts=False).answer(asks(Evaluate(Serving.one(CLIENTS, INITIAL))))
     plain = LoopEngine(make_world()).run(asks(Evaluate(Serving.one(CLIENTS, INITIAL))))[0]
     assert cast(Any, sums).hits.sum(1).tolist() == plain.hits.sum(1).tolist()
@@ -141,8 +141,8 @@ def test_a_failure_costs_the_others_nothing(tmp_path: Path) -> None:
     assert replies[1] == Denial("The site could not answer: MemoryError: no room for 42.5", "failure")
     assert same(replies[0], LoopEngine(make_world()).run(asks(TRAIN))[0])
     assert log(tmp_path)[1]["error"] == "MemoryError: no room for 42.5"
-    for said in ({"error_messages": False}, {"privacy": NOISE}):
-        kept = worker(tmp_path, Broken(make_world()), **said).answer(asks(Gradient(CLIENTS, INITIAL)))[0]
+    for response in ({"error_messages": False}, {"privacy": NOISE}):
+        kept = worker(tmp_path, Broken(make_world()), **response).answer(asks(Gradient(CLIENTS, INITIAL)))[0]
         assert "42.5" not in cast(Denial, kept).reason
         assert "MemoryError" in cast(Denial, kept).reason
         assert log(tmp_path)[-1]["error"] == "MemoryError: no room for 42.5"
