@@ -281,9 +281,6 @@ def test_a_trainer_that_dies_is_replaced_and_answers_the_same(tmp_path: Path, mo
         assert card.ids == ("va",)
         size = World.from_spec(load("heart"), "mclr").model.layout.size
         models, first = np.zeros((1, size), dtype=np.float32), np.zeros(1, dtype=np.int64)
-            np.zeros((1, World.from_spec(load("heart"), "mclr").model.layout.size), dtype=np.float32),
-            np.zeros(1, dtype=np.int64),
-        )
         batch = AskBatch(PROTOCOL, "r", "2", ("va",), (StampedAsk(Train(first, models, Local(), start=first), 0, 1),), terms.hash)
         before = from_message(response(executor, batch), ReplyBatch)
         os.kill(executor.child.pid, signal.SIGKILL)
