@@ -47,7 +47,10 @@ def compare(
     track: options.Track = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare methods with their controls, paired over draws of the data and seeds, with tests and a verdict in words."""
+    """Compare methods with FedAvg and their controls: the verdict.
+
+    Runs are paired over draws of the data and seeds, and tested; the gain over FedAvg is printed with its 95 % interval.
+    """
     from coterie.cli.console import PlainConsole
     from coterie.cli.tables import print_comparison
     from coterie.evidence.settings import parse_seeds

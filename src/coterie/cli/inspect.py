@@ -42,7 +42,10 @@ def inspect(
     name: Annotated[str | None, typer.Option(help="With --federation: the run's name. Default: inspect.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Before training: do clients differ, beyond their labels, in distinct groups, and would grouping help?"""
+    """Before training: do clients form groups, and would they help?
+
+    Whether clients differ more than by chance, whether beyond their labels, and whether in distinct groups.
+    """
     from coterie.cli.console import PlainConsole
     from coterie.inspect import InspectPlan, PilotPlan, inspect_data
     from coterie.run.callbacks import StepsBar

@@ -42,7 +42,10 @@ def launch(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Run methods on the sites of a federation: the rounds of 'coterie run', with clients at the sites."""
+    """Run methods on the connected sites.
+
+    The rounds are those of 'coterie run', with clients at the sites.
+    """
     from coterie.cli.console import PlainConsole
     from coterie.deploy.server.federation import FederationFolder, require_server
     from coterie.evidence.settings import parse_seeds

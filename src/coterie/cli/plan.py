@@ -39,7 +39,10 @@ def plan(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Estimate what a study takes: client steps, seconds, memory and disk, and the messages of a real federation."""
+    """Estimate the time, memory and disk that a study takes.
+
+    Also its client steps, and the messages of a real federation.
+    """
     from coterie.cli.console import PlainConsole, make_bold
     from coterie.methods.catalogue import build
     from coterie.run.forecast import forecast

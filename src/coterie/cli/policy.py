@@ -9,7 +9,7 @@ import typer
 
 from coterie.cli import options
 
-app = typer.Typer(help="What a site answers, which orders it approves, and what may leave it.", no_args_is_help=True)
+app = typer.Typer(help="What may leave a site, and which orders it approves.", no_args_is_help=True)
 PRINTED_ENTRIES = 20  # of the log that are printed
 Order = Annotated[str, typer.Argument(help="The order: its run's name, or the beginning of its hash.", metavar="ORDER")]
 Kit = Annotated[Path, typer.Argument(help="The site's kit folder, or its policy file.", metavar="KIT")]

@@ -22,7 +22,10 @@ def report(
     metric: options.Metric = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write report.html into the folder: the verdict in words, figures and tables; tables also as CSV, Markdown and LaTeX."""
+    """Write report.html: the verdict, figures and tables.
+
+    It is written into the folder; tables also as CSV, Markdown and LaTeX.
+    """
     from coterie.cli.console import PlainConsole
     from coterie.report import parse_formats
     from coterie.report import write_report as write

@@ -40,7 +40,10 @@ def reproduce(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Run a paper's table or figure again, with controls, and judge its claims. A run that was stopped is resumed."""
+    """Run a paper's table or figure again and judge its claims.
+
+    Controls run beside it. A run that was stopped is resumed.
+    """
     from coterie.cli.console import PlainConsole, make_bold
     from coterie.reproduce import find_study, read_reproduction
     from coterie.run.callbacks import ProgressBar

@@ -31,9 +31,9 @@ def resume(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Complete a study, a comparison, or all studies below a folder; what is complete is only printed.
+    """Complete or extend the studies and comparisons in a folder.
 
-    With more seeds, rounds or draws than there are, they grow: nothing is run again.
+    What is complete is only printed. With more seeds, rounds or draws than there are, they grow: nothing is run again.
     """
     from coterie.cli.console import PlainConsole, make_bold
     from coterie.cli.tables import print_comparison, print_result

@@ -38,7 +38,10 @@ def run(
     track: options.Track = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Run methods side by side: same partition, initial models, cohorts and batches for all."""
+    """Run methods side by side on one federation.
+
+    The partition, the initial models, the cohorts and the batches are the same for all.
+    """
     stop_on_terminate()
     given |= options.drop_unset(data=data, model=model, seeds=seeds, data_seed=data_seed)
     studies = read_studies(methods, given, trust, unseen)

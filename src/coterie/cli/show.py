@@ -21,7 +21,10 @@ def show(
     out: Annotated[Path | None, typer.Option(help="With --groups: write client, group and round of every lane to this CSV file.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Print the table of a study again, of every study below a folder, or the verdict of a comparison."""
+    """Print the result of a comparison or of studies again.
+
+    Of a folder with several studies, a table for each.
+    """
     from coterie.cli.console import PlainConsole
     from coterie.cli.tables import print_comparison
     from coterie.evidence.manifest import REQUEST, find_studies

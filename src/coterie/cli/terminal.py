@@ -3,6 +3,7 @@
 Rich is imported inside functions only, because it is slow to import.
 """
 
+import re
 import shlex
 import signal
 import sys
@@ -14,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from coterie._util.errors import Notice
 from coterie.cli import StoppedError
@@ -55,7 +56,36 @@ def stop_on_terminate() -> None:
     signal.signal(signal.SIGTERM, interrupt)
 
 
-class InterruptibleGroup(TyperGroup):
+DEFAULT_TEXT = re.compile(r"\s*Default: (.+)\.$", re.DOTALL)
+
+
+class ReadableHelp:
+    """Help in which a flag has no type, and a text that ends with 'Default: X.' shows X where Typer shows defaults."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            help_text = getattr(param, "help", None) or ""
+            if (found := DEFAULT_TEXT.search(help_text)) is not None:
+                param.help, param.show_default = help_text[: found.start()], found[1]
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+            elif getattr(param, "multiple", False):
+                param.metavar = "<str>"
+        if params[-1].name == "help" and len(params) > 1:
+            params[-1].rich_help_panel = getattr(params[-2], "rich_help_panel", None)  # in the last panel
+        return params
+
+
+class ReadableCommand(ReadableHelp, TyperCommand):
+    """A command with readable help."""
+
+
+class ReadableGroup(ReadableHelp, TyperGroup):
+    """A group of commands with readable help."""
+
+
+class InterruptibleGroup(ReadableGroup):
     """Commands that report their interruption and notices. Typer alone would exit without a message."""
 
     def invoke(self, ctx: Any) -> Any:

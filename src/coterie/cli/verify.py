@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def verify(folder: options.StudyFolder, as_json: options.AsJson = False) -> None:
-    """Check every file, checkpoint and row of a study, or of all below a folder: exit code 0 if it is intact, 1 if anything is damaged."""
+    """Check every file, checkpoint and row of studies for damage.
+
+    Exit code 0 if all are intact, 1 if anything is damaged.
+    """
     from coterie.cli.console import PlainConsole
     from coterie.evidence.manifest import find_broken_seals, find_studies
     from coterie.evidence.verify import verify as verify_study
@@ -53,9 +56,9 @@ def digest(
     folder: options.StudyFolder,
     counts: Annotated[bool, typer.Option("--counts", help="Hash counts only, which do not depend on how a processor rounds.")] = False,
 ) -> None:
-    """Print the hash of a study's settings and findings; equal hashes mean equal evidence.
+    """Print the hash of a study's settings and results.
 
-    Of a folder with several studies, one line each with its place, and last the hash of them all.
+    Equal hashes mean equal evidence. Of a folder with several studies, one line each with its place, and last the hash of them all.
     """
     from coterie.evidence.verify import combine_digests, compute_digests
 
