@@ -26,7 +26,7 @@ OPTION_PANELS = {
 COMPARE_PANELS = OPTION_PANELS | {
     "Data": {"--data", "--draws", "--accept"},
     "Method": {"--model", "--controls", "--finetune", "--tune", "--grid"},
-    "Output": {"--out", "--metric", "--json"},
+    "Output": {"--out", "--metric", "--details", "--json"},
 }
 COMMANDS = [[name] for names in COMMAND_PANELS.values() for name in sorted(names)] + [["federation", "init"], ["policy", "audit"]]
 

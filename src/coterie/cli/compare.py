@@ -1,6 +1,7 @@
 """`coterie compare`: methods with their controls, on one or several federations, ending with a verdict."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -45,6 +46,7 @@ def compare(
     trust: options.Trust = False,
     accept: options.Accept = False,
     track: options.Track = None,
+    details: options.Details = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Compare methods with FedAvg and their controls: the verdict.
@@ -90,8 +92,10 @@ def compare(
         if error.comparison is None:
             raise
         comparison, failed = error.comparison, error
-    print_comparison(comparison, console)
-    console.print(f"Evidence in {out}; add --resume to complete it if it is not.")
+    print_comparison(comparison, console, details=details)
+    place = shlex.quote(str(out))
+    more = f"coterie report {place}" if details else f"coterie show {place} --details, or coterie report {place}"
+    console.print(f"\nEvidence in {out}. More: {more}", soft_wrap=True)
     if as_json:
         print(json.dumps({"folder": str(out), **comparison.as_json()}))
     if failed is not None:

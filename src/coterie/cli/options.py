@@ -47,6 +47,7 @@ Metric = Annotated[
     typer.Option(help="The metric: balanced_accuracy, f1, auroc; labels, exact, f1; r2, mae; 'module:function'. Default: the task's own."),
 ]
 Accept = Annotated[bool, typer.Option("--accept", help="Continue in spite of severe findings in the data ('coterie data SPEC --check').")]
+Details = Annotated[bool, typer.Option("--details", help="Print every number, interval and caution.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 
 

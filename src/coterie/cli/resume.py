@@ -29,6 +29,7 @@ def resume(
     data_dir: options.DataDir = None,
     budget: Annotated[float | None, typer.Option(help="Of a comparison: stop after so many minutes, with complete pairs of seeds.")] = None,
     trust: options.Trust = False,
+    details: options.Details = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Complete or extend the studies and comparisons in a folder.
@@ -49,7 +50,7 @@ def resume(
     common: dict[str, Any] = {"more": more, "callbacks": [ProgressBar(console)], "data_dir": data_dir, **given}
     if (folder / REQUEST).is_file():
         comparison = run_with_trust(lambda trusted: resume_comparison(folder, budget=budget, trust=trusted, **common), trust)
-        print_comparison(comparison, console)
+        print_comparison(comparison, console, details=details)
         _print_page_is_outdated(folder, console)
         if as_json:
             print(json.dumps({"folder": str(folder), **comparison.as_json()}))
@@ -64,7 +65,7 @@ def resume(
         results.append(run_with_trust(lambda trusted, path=path: resume_study(path, trust=trusted, **common), trust))  # type: ignore[misc]
         settings = results[-1].evidence.settings
         console.print(make_bold(settings.data), f", {settings.model}, in {path}", sep="")
-        print_result(results[-1], console)
+        print_result(results[-1], console, details=details)
     _print_page_is_outdated(folder, console)
     if as_json:
         print(json.dumps(results[0].as_json(str(studies[0]))))
