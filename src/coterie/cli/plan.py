@@ -45,6 +45,7 @@ def plan(
     """
     from coterie.cli.console import PlainConsole, make_bold
     from coterie.methods.catalogue import build
+    from coterie.run.callbacks import StepsBar
     from coterie.run.forecast import forecast
     from coterie.run.study import Study
 
@@ -55,7 +56,8 @@ def plan(
     for entry in read_studies(methods, given, trust, unseen):
         made = [build(spec, trust=True) for spec in entry.settings.methods]  # typed by the user, or in a file that is trusted
         study = Study.prepare(entry.settings, data_dir=data_dir, methods=made)
-        expected = forecast(study, entry.execution)
+        with StepsBar(console):
+            expected = forecast(study, entry.execution)
         with study.engine(entry.execution) as engine:
             chosen: Mapping[str, Route] = getattr(engine, "chosen", {})
         routes = {kind: {"route": route.name, "backend": route.backend, "why": route.why} for kind, route in chosen.items()}

@@ -30,6 +30,7 @@ def show(
     from coterie.cli.tables import print_comparison
     from coterie.evidence.manifest import REQUEST, find_studies
     from coterie.evidence.reader import Evidence
+    from coterie.run.callbacks import StepsBar
     from coterie.run.result import Result
 
     console = PlainConsole(stderr=as_json)
@@ -40,7 +41,8 @@ def show(
     if compared:
         from coterie.analysis.comparison import open_comparison
 
-        comparison = open_comparison(folder)
+        with StepsBar(console):
+            comparison = open_comparison(folder)
         print_comparison(comparison, console, details=details)
         results = [Result(findings.records.evidence) for findings in comparison.federations] if groups or out is not None else []
         tree = {"folder": str(folder), **comparison.as_json()}

@@ -20,9 +20,11 @@ def verify(folder: options.StudyFolder, as_json: options.AsJson = False) -> None
     from coterie.cli.console import PlainConsole
     from coterie.evidence.manifest import find_broken_seals, find_studies
     from coterie.evidence.verify import verify as verify_study
+    from coterie.run.callbacks import StepsBar
 
     console = PlainConsole(stderr=as_json, soft_wrap=True)
-    found = [verify_study(path) for path in find_studies(folder)]
+    with StepsBar(console):
+        found = [verify_study(path) for path in find_studies(folder)]
     for one in found:
         _print_verification(one, console)
     beside = [f"{folder / name} {wrong}" for name, wrong in find_broken_seals(folder).items()]
@@ -60,9 +62,12 @@ def digest(
 
     Equal hashes mean equal evidence. Of a folder with several studies, one line each with its place, and last the hash of them all.
     """
+    from coterie.cli.console import PlainConsole
     from coterie.evidence.verify import combine_digests, compute_digests
+    from coterie.run.callbacks import StepsBar
 
-    found = compute_digests(folder, counts=counts)
+    with StepsBar(PlainConsole(stderr=True)):
+        found = compute_digests(folder, counts=counts)
     if list(found) == ["."]:
         print(found["."])
         return
