@@ -34,7 +34,7 @@ def data(
     data_seed: options.DataSeed = None,
     data_dir: options.DataDir = None,
     figure: Annotated[Path | None, typer.Option(help="Draw the partition to this file (.svg, .png or .pdf).")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Look for faults; exit code 2 where one is severe.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Look for faults; exit code 2 if one is severe.")] = False,
     accept: options.Accept = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -49,11 +49,11 @@ def data(
 
     console = PlainConsole(stderr=as_json)
     if (as_json or accept) and not check:
-        raise UserError(f"{'--json' if as_json else '--accept'} goes with --check.")
+        raise UserError(f"{'--json' if as_json else '--accept'} needs --check: add --check, or omit it.")
     if name == "get":
         _fetch_data(wanted, console)
     elif wanted is not None:
-        raise UserError(f"Give one spec: {wanted!r} is one too many (join steps with a slash, not a blank).")
+        raise UserError(f"Give one spec: {wanted!r} is one too many (join steps with a slash, not a space).")
     elif name is None:
         _list_data(console)
     else:

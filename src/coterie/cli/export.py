@@ -18,7 +18,7 @@ def export(
     method: Annotated[str | None, typer.Option(help="The method whose models to export. Default: the recommended one.")] = None,
     seed: Annotated[int | None, typer.Option(help="The seed. Default: the study's first.")] = None,
     data_seed: Annotated[int | None, typer.Option(help="The draw of the data. Default: the study's first.")] = None,
-    client: Annotated[list[str] | None, typer.Option(help="A client, took part or not; given twice, one bundle for both.")] = None,
+    client: Annotated[list[str] | None, typer.Option(help="A client, took part or not; repeated, one bundle for several.")] = None,
     newcomers: Annotated[str | None, typer.Option(help="Data of clients that are new to the study, as for --data: by cold start.")] = None,
     all_clients: Annotated[bool, typer.Option("--all", help="A bundle for each client of the federation, or each newcomer.")] = False,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx, for bundles with one model.")] = False,

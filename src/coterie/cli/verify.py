@@ -41,9 +41,9 @@ def verify(folder: options.StudyFolder, as_json: options.AsJson = False) -> None
 def _print_verification(found: "Verification", console: "PlainConsole") -> None:
     held = f"{len(found.good)} segment{'' if len(found.good) == 1 else 's'} with {sum(found.good.values())} rounds of lanes"
     if found.whole:
-        console.print(f"{found.folder} is whole: {held}, as they were written.")
+        console.print(f"{found.folder} is intact: {held}.")
     else:
-        console.print(f"{found.folder} is damaged. Still as they were written: {held}.", style="yellow")
+        console.print(f"{found.folder} is damaged. Intact: {held}.", style="yellow")
     for sentence in found.damaged:
         console.print(f"- {sentence}")
     if found.damaged:
