@@ -185,15 +185,19 @@ def test_sketches_that_have_no_meaning_are_refused(said: dict[str, float]) -> No
 
 
 @pytest.mark.parametrize(
-    ("plan", "total"), [(InspectPlan(references=19, pilot=PilotPlan(rounds=1, randoms=2)), 40), (replace(QUICK, labels=False), 3)]
+    ("plan", "parts"),
+    [
+        (InspectPlan(pilot=PilotPlan(rounds=1, randoms=2)), [20, 1, 99, 31]),  # two halves of ten classes
+        (InspectPlan(labels=False, references=19, pilot=None), [2, 1, 19]),
+    ],
 )
-def test_progress_is_reported_to_the_last_question(plan: InspectPlan, total: int) -> None:
+def test_every_question_and_every_draw_of_the_reference_is_a_step(plan: InspectPlan, parts: list[int]) -> None:
     heard: list[tuple[int, int, str]] = []
-    inspect_data(federation(even(8)), plan=plan, watch=lambda *step: heard.append(step))
-    assert [done for done, _, _ in heard] == list(range(1, total + 1))
-    assert {of for _, of, _ in heard} == {total}
-    pilot = ["testing the groups"] * (total - heard.index(next(step for step in heard if step[2] == "looking for groups")) - 1)
-    assert [doing for _, _, doing in heard][-len(pilot) - 2 :] == ["asking for errors", "looking for groups", *pilot]
+    inspect_data("digits/rotated(clients=8,groups=2)", plan=plan, watch=lambda *step: heard.append(step))
+    names = ["asking for gradients", "asking for errors", "looking for groups", "testing the groups"]
+    steps = [(done, total, name) for total, name in zip(parts, names, strict=False) for done in range(1, total + 1)]
+    assert [step for step in heard if step[0]] == steps
+    assert (0, plan.references, "looking for groups") in heard  # before the first draw, which may take long
 
 
 def test_of_many_clients_a_sample_is_asked_and_that_is_reported() -> None:

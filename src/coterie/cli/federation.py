@@ -94,7 +94,7 @@ def _find_free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-app = typer.Typer(help="A real federation: certificates, kits, connected sites.", no_args_is_help=True)
+app = typer.Typer(help="Certificates, kits, sites and runs of a federation.", no_args_is_help=True)
 app.command("demo")(demo)
 Folder = Annotated[Path, typer.Argument(help="The federation's folder, on the server's machine.", metavar="DIR")]
 Name = Annotated[str, typer.Argument(help="The site's name.", metavar="SITE")]
@@ -122,9 +122,9 @@ def init_federation(
 def add_site(
     folder: Folder,
     site: Name,
-    again: Annotated[bool, typer.Option("--again", help="Take back a site that was removed, with the certificate it had.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Restore a site that was removed, with its certificate.")] = False,
 ) -> None:
-    """One site more. The server need not be stopped."""
+    """Add a site. The server may keep running."""
     from coterie.deploy.certificates import restore_site
     from coterie.deploy.flare.operator import add_site, send_site_command
     from coterie.deploy.server.federation import FederationFolder
@@ -141,7 +141,7 @@ def add_site(
 
 @app.command("remove")
 def remove_site(folder: Folder, site: Name) -> None:
-    """Take a site out: it is not asked any more, at once, and cannot come in again."""
+    """Remove a site at once: it is not asked again and cannot rejoin."""
     from coterie.deploy.certificates import revoke_site
     from coterie.deploy.flare.operator import send_site_command
     from coterie.deploy.server.federation import FederationFolder
@@ -159,7 +159,7 @@ def set_roster(
     clients: Annotated[int | None, typer.Option(help="Clients that the site may claim, at most.")] = None,
     samples: Annotated[int | None, typer.Option(help="Training samples that it may claim in total, at most.")] = None,
     ids: Annotated[str | None, typer.Option(help="The ids of its clients, the only ones that it may have: a,b,c.")] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Forget what was set for the site.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete what was set for the site.")] = False,
 ) -> None:
     """Set what a site may claim to have. Without an entry, what it first reports in a run. Valid from the next job on."""
     from coterie._util.errors import suggest_names
@@ -174,7 +174,7 @@ def set_roster(
     if site not in federation.sites:
         raise UserError(f"The federation {folder} has no site {site!r}: {suggest_names(site, federation.sites)}")
     if not clear and clients is None and samples is None and ids is None:
-        raise UserError("Specify what the site may claim: --clients N, --samples N or --ids a,b,c; or --clear to forget what was set.")
+        raise UserError("Specify what the site may claim: --clients N, --samples N or --ids a,b,c; or --clear to delete what was set.")
     roster.pop(site, None)
     if not clear:
         listed = None if ids is None else tuple(name.strip() for name in ids.split(",") if name.strip())
@@ -209,7 +209,7 @@ def renew_certificates(
     folder: Folder,
     names: Annotated[list[str] | None, typer.Argument(help="Sites, server or operator. Default: all.", metavar="[NAME]...")] = None,
 ) -> None:
-    """New certificates for the keys there are. Nothing secret travels: a site puts the new one into its kit, beside its key."""
+    """Renew the certificates of existing keys. No key is sent: a site puts its new certificate into its kit."""
     from coterie.deploy.certificates import renew_certificates
     from coterie.deploy.server.federation import FederationFolder
 

@@ -151,15 +151,17 @@ def make_optimizer(weights: "list[Tensor]", local: "Local") -> "torch.optim.Opti
 class Local:
     """The settings of local training, as ``coterie run --help`` explains them: ``ct.Local(epochs=2, batch_size=None, lr=0.1)``."""
 
+    panel: ClassVar[str] = "Training"  # of the command line's help
+
     epochs: int = setting(1, "Local epochs a round.", minimum=1)
     batch_size: int | None = setting(10, "Batch size; 0 is the full batch.", minimum=1, flag="--batch", zero_is_none=True)
     lr: float = setting(0.05, "Local learning rate.", above=0)
     momentum: float = setting(0.0, "Local momentum.", minimum=0, below=1)
     weight_decay: float = setting(0.0, "Local weight decay.", minimum=0)
-    optimizer: Literal["sgd", "adam", "adamw"] = setting("sgd", "Local optimiser; adamw runs client by client.")
+    optimizer: Literal["sgd", "adam", "adamw"] = setting("sgd", "Local optimiser: sgd, adam, or adamw (client by client).")
     mu: float = setting(0.0, "Weight of a proximal term: mu * (w - anchor) is added to the gradient.", minimum=0)
-    max_steps: int | None = setting(None, "Steps at most; default: all that the epochs take.", minimum=1)
-    augment: str | None = setting(None, "Random changes of training images: flip+crop(4)+jitter(0.2)+rotate(15), or some of them.")
+    max_steps: int | None = setting(None, "Steps at most. Default: all that the epochs take.", minimum=1)
+    augment: str | None = setting(None, "Random changes of training images: flip, crop(4), jitter(0.2), rotate(15), joined by plus signs.")
     rule: LocalRule | None = None  # a loss and a step of one's own
 
     def __post_init__(self) -> None:

@@ -206,18 +206,24 @@ class Plan:
     Example: ``ct.Plan(rounds=100, cohort=10, local=ct.Local(epochs=2, lr=0.1))``.
     """
 
-    rounds: int = setting(30, "Rounds.", minimum=1)
+    panel: ClassVar[str] = "Who takes part"  # of the command line's help
+
+    rounds: int = setting(30, "Rounds.", minimum=1, panel="Training")
     cohort: int | None = setting(None, "Clients a round. Default: all that can be reached, or the window's share.", minimum=1)
     selection: str = setting(
         "uniform",
         "Which clients take part: uniform (a new sample each round), windows (over a random order) or 'package.module:function'.",
     )
-    window: float = setting(0.3, "Share of the clients in a window, unless the cohort is given.", above=0, maximum=1)
-    decay: float = setting(1.0, "Factor on the learning rate after each round (of schedule=step: after every step).", above=0, maximum=1)
-    schedule: Literal["exponential", "step", "cosine"] = setting(
-        "exponential", "How the learning rate falls: by decay each round, by decay in steps, or to nothing along a cosine."
+    window: float = setting(0.3, "Share of the clients in a window; --cohort replaces it.", above=0, maximum=1)
+    decay: float = setting(
+        1.0, "Factor on the learning rate after each round (of schedule=step: after every step).", above=0, maximum=1, panel="Training"
     )
-    step_every: int = setting(10, "Rounds between the steps of schedule=step.", minimum=1)
+    schedule: Literal["exponential", "step", "cosine"] = setting(
+        "exponential",
+        "How the learning rate falls: exponential (by decay each round), step (by decay in steps) or cosine (to zero).",
+        panel="Training",
+    )
+    step_every: int = setting(10, "Rounds between the steps of schedule=step.", minimum=1, panel="Training")
     dropout: float = setting(0.0, "Share of clients that do not answer in a round.", minimum=0, below=1)
     stragglers: float = setting(0.0, "Share of clients that finish only part of their epochs.", minimum=0, maximum=1)
     speeds: str | None = setting(
@@ -231,9 +237,9 @@ class Plan:
         0.5, "Exponent a of (1 + t)^-a, the weight of an update that started t asynchronous rounds earlier.", minimum=0
     )
     attack: str | None = setting(None, "What malicious clients do, such as 'signflip(share=0.2)'. Default: none is malicious.")
-    counts: Literal["checked", "believed"] = setting("checked", "Whether sample counts must be those that the roster knows.")
+    counts: Literal["checked", "believed"] = setting("checked", "Sample counts: checked (against the roster) or believed.")
     norm_bound: float = setting(
-        20.0, "Medians of the cohort that a client may move from the model it is sent; inf: any way.", minimum=1, infinite=True
+        20.0, "How far a client may move from the model it is sent, in medians of the cohort; inf: no bound.", minimum=1, infinite=True
     )
     most_share: float | None = setting(
         None,
@@ -243,19 +249,22 @@ class Plan:
         maximum=1,
     )
     loss: Literal["auto", "absolute"] = setting(
-        "auto", "What clients minimise: auto (the task's cross-entropy or squared error), or absolute (the absolute error of a regression)."
+        "auto",
+        "What clients minimise: auto (the task's cross-entropy or squared error) or absolute (of a regression).",
+        panel="Training",
     )
-    evaluate_every: int = setting(1, "Evaluate after every n-th round (and the last).", minimum=1)
+    evaluate_every: int = setting(1, "Evaluate after every n-th round (and the last).", minimum=1, panel="Output")
     evaluate_clients: int | None = setting(
-        None, "Clients that are evaluated, the same sample for all methods and seeds. Default: all.", minimum=2
+        None, "Clients that are evaluated, the same sample for all methods and seeds. Default: all.", minimum=2, panel="Output"
     )
     keep_clients: int | None = setting(
         None,
         "Clients whose rows are kept, a sample; of all evaluated clients, scores and quantiles are kept. Default: all.",
         minimum=2,
+        panel="Output",
     )
     patience: int | None = setting(
-        None, "Stop a run after this many evaluated rounds without a better validation score. Default: never.", minimum=1
+        None, "Stop a run after this many evaluated rounds without a better validation score. Default: never.", minimum=1, panel="Training"
     )
     local: Local = field(default_factory=Local)
 

@@ -49,6 +49,7 @@ def setting(
     below: float = inf,
     infinite: bool = False,
     flag: str = "",
+    panel: str = "",
     zero_is_none: bool = False,
 ) -> Any:
     """Declare a field of a settings dataclass.
@@ -58,10 +59,11 @@ def setting(
         help: One sentence for listings and the command line.
         minimum, above, maximum, below, infinite: The numbers it may have; see `Bounds`.
         flag: Its name on the command line, if that is not the field's own.
+        panel: The panel of the command line's help that it is in, if that is not its class's `panel`.
         zero_is_none: Whether 0 means none where none cannot be written (a batch size of 0 is the full batch).
     """
     bounds = Bounds(minimum, above, maximum, below, infinite)
-    return field(default=default, metadata={"help": help, "bounds": bounds, "flag": flag, "zero_is_none": zero_is_none})
+    return field(default=default, metadata={"help": help, "bounds": bounds, "flag": flag, "panel": panel, "zero_is_none": zero_is_none})
 
 
 def get_help(f: Field[Any]) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from coterie._util.errors import UserError, suggest_names
+from coterie._util.progress import track
 from coterie.core.arrays import Array, Ints
 from coterie.data.column_statistics import compute_correlation, find_outliers
 from coterie.data.content import hash_rows
@@ -70,7 +71,7 @@ def check_data(data: "Federation | pd.DataFrame", *, label: str | None = None, c
     Example: ``[str(finding) for finding in ct.check_data(frame, label="ill", client="site")]``.
     """
     view = _make_view(data) if isinstance(data, Federation) else _make_frame_view(data, label, client)
-    found = [finding for check in CHECKS for finding in check(view)]
+    found = [finding for check in track(CHECKS, "checking the data") for finding in check(view)]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 

@@ -16,6 +16,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import gammaln
 from sklearn.metrics import adjusted_rand_score
 
+from coterie._util.progress import track
 from coterie.core.arrays import Doubles, Ids, Ints
 from coterie.grouping.structure_points import (
     ViewGroups,
@@ -124,7 +125,7 @@ def compare_with_reference(views: Views, most: int, rng: np.random.Generator, dr
     found = np.stack([s.share for s in group_views(views, most, kept)])
     population = ReferencePopulation(views, reaches[-1])
     share, companies = np.empty((draws, *found.shape)), np.empty(draws)
-    for i in range(draws):
+    for i in track(range(draws), "looking for groups"):
         drawn, counts = population.draw(rng)
         share[i] = [
             group_view(shrink_outliers(points, views.sizes, k)[0], views.sizes, most, k).share

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie._util.errors import UserError
+from coterie._util.progress import track
 from coterie.core.arrays import Ints
 from coterie.data.readers.files import make_missing_package_error
 from coterie.data.readers.images import extract_pixels, stack_images
@@ -35,7 +36,7 @@ class Hub:
 
     def table(self, title: str) -> Table:
         """Fetch the set and lay it out as a table."""
-        parts = {part: self._load(title, split) for part, split in self.splits.items()}
+        parts = {part: self._load(title, split) for part, split in track(list(self.splits.items()), f"downloading {title}")}
         for rows in parts.values():
             self._check(rows.features)
         texts = [text for rows in parts.values() for text in rows[self.text]] if self.text else None
