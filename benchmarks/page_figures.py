@@ -1,0 +1,139 @@
+"""Figures of tables that stand on pages of the documentation: drawn from the tables themselves, into docs/figures.
+
+python -m benchmarks.page_figures [NAME ...]        # default: all
+python -m benchmarks.page_figures attacks --form png --folder /tmp/look
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+
+from coterie.report.figure import Figure
+from coterie.report.style import GREY, OKABE_ITO
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+ATTACKS = DOCS / "reference" / "attacks-measured.md"
+METHODS = {
+    "fedavg": "FedAvg",
+    "simprox": "SimProx",
+    "fedsim": "FedSim",
+    "fedgroup": "FedGroup",
+    "fesem": "FeSEM",
+    "ifca": "IFCA",
+    "robust": "Robust",
+}
+Row = dict[str, str]
+
+
+def read_table(page: Path, mark: str) -> list[Row]:
+    """The rows of the first table after a mark or heading of a page, by column."""
+    text = page.read_text(encoding="utf-8")
+    lines = text[text.index(mark) :].splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("|"))
+    rows = []
+    for line in lines[start:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    head, _, *body = rows
+    return [dict(zip(head, row, strict=True)) for row in body]
+
+
+def to_chart(rows: list[dict[str, Any]]) -> alt.Chart:
+    """A chart of these rows."""
+    values: Any = rows
+    return alt.Chart(alt.InlineData(values=values))
+
+
+def draw_attacks() -> alt.HConcatChart | alt.VConcatChart:
+    """Accuracy under each attack, coloured by what is lost against no attack; without a guard at the left, with it at the right."""
+    panels = []
+    for title, mark in (("Digits, 8 of 40 clients malicious", "digits-accuracy-20"), ("MNIST, 200 of 1,000", "mnist-accuracy-20")):
+        table = read_table(ATTACKS, f"<!-- poisoning:{mark} -->")
+        sides = []
+        for guard in ("", "+guard"):
+            rows = []
+            for row in table:
+                spec = row["method"].strip("`")
+                if spec.endswith("+guard") == bool(guard):
+                    clean = float(row["no attack"])
+                    name = METHODS[spec.partition("(")[0].partition("+")[0]]
+                    cells = {attack: float(value) for attack, value in row.items() if attack != "method"}
+                    rows += [
+                        {"method": name, "attack": a, "accuracy": v, "lost": clean - v, "none": a == "no attack"} for a, v in cells.items()
+                    ]
+            attacks = list(dict.fromkeys(row["attack"] for row in rows))
+            base = to_chart(rows).encode(
+                x=alt.X(
+                    "attack:N",
+                    sort=attacks,
+                    title=None,
+                    axis=alt.Axis(orient="top", labelAngle=-35, labelOverlap=False, domain=False, ticks=False),
+                ),
+                y=alt.Y("method:N", sort=None, title=None, axis=alt.Axis(domain=False, ticks=False, labels=not guard)),
+            )
+            colour = alt.Color(
+                "lost:Q",
+                scale=alt.Scale(domain=[0, 10, 30], range=["#ffffff", "#f6c9a6", OKABE_ITO["vermillion"]], clamp=True, interpolate="rgb"),
+                legend=alt.Legend(title="points lost to the attack", orient="bottom", gradientLength=200, titleLimit=300, format=".0f"),
+            )
+            tile = base.mark_rect(stroke="#dcdcdc").encode(color=colour)
+            text = base.mark_text(fontSize=12).encode(text=alt.Text("accuracy:Q", format=".0f"), color=alt.value("#111111"))
+            sides.append(
+                alt.layer(tile, text).properties(
+                    width=340, height=22 * len({r["method"] for r in rows}), title=f"{title}, {'with' if guard else 'no'} guard"
+                )
+            )
+        panels.append(alt.hconcat(*sides).resolve_scale(color="shared"))
+    return alt.vconcat(*panels)
+
+
+def draw_site_shares() -> alt.HConcatChart:
+    """Accuracy with one malicious site of three quarters of the clients, without a bound on its share and with it."""
+    table = read_table(ATTACKS, "<!-- site shares -->")
+    series = ["no bound", "most_share = 1/3"]
+    panels = []
+    for place, attack in enumerate(("no attack", "signflip", "scale", "labelflip")):
+        pairs = [(row["method"].strip("`"), float(row[attack]), float(row[f"{attack}, bounded"])) for row in table]
+        spans = [{"method": method, "free": free, "bounded": bounded} for method, free, bounded in pairs]
+        dots = [
+            {"method": method, "accuracy": value, "series": name}
+            for method, *both in pairs
+            for name, value in zip(series, both, strict=True)
+        ]
+        height = alt.Y("method:N", sort=None, title=None, axis=alt.Axis(labels=place == 0, ticks=False, domain=False))
+        across = alt.Scale(domain=[0, 100])
+        line = to_chart(spans).mark_rule(color=GREY, strokeWidth=2).encode(y=height, x=alt.X("free:Q", scale=across), x2="bounded:Q")
+        dot = (
+            to_chart(dots)
+            .mark_point(size=70, filled=True, opacity=1)
+            .encode(
+                y=height,
+                x=alt.X("accuracy:Q", scale=across, title="accuracy, %"),
+                color=alt.Color("series:N", scale=alt.Scale(domain=series, range=[OKABE_ITO["vermillion"], OKABE_ITO["blue"]])),
+                shape=alt.Shape("series:N", scale=alt.Scale(domain=series, range=["triangle-down", "circle"])),
+            )
+        )
+        panels.append(alt.layer(line, dot).properties(width=150, height=150, title=alt.Title(attack, frame="group")))
+    return alt.hconcat(*panels)
+
+
+FIGURES: dict[str, Callable[[], Any]] = {"attacks": draw_attacks, "site-shares": draw_site_shares}
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[*FIGURES, []], default=[])
+    parser.add_argument("--form", default="svg", choices=("svg", "png", "pdf"))
+    parser.add_argument("--folder", type=Path, default=DOCS / "figures")
+    given = parser.parse_args()
+    for name in given.names or FIGURES:
+        Figure(name, "", "", FIGURES[name](), several=True).save(given.folder, given.form)
+
+
+if __name__ == "__main__":
+    main()
