@@ -15,7 +15,7 @@ from coterie.report.figure import Figure
 from coterie.report.style import GREY, OKABE_ITO
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-ATTACKS = DOCS / "reference" / "attacks-measured.md"
+ATTACKS, RATES = DOCS / "reference" / "attacks-measured.md", DOCS / "reference" / "error-rates.md"
 METHODS = {
     "fedavg": "FedAvg",
     "simprox": "SimProx",
@@ -121,7 +121,47 @@ def draw_site_shares() -> alt.HConcatChart:
     return alt.hconcat(*panels)
 
 
-FIGURES: dict[str, Callable[[], Any]] = {"attacks": draw_attacks, "site-shares": draw_site_shares}
+def draw_error_rates() -> alt.HConcatChart:
+    """False positives of the deciding test by the shape of differences, and coverage of the interval over draws by design."""
+    kinds = {"normal": "normal", "t, 3 degrees": "heavy tails (t, 3 df)", "skewed up": "skewed up", "skewed down": "skewed down"}
+    kinds |= {"discrete": "discrete", "real": "real (Natural-12)"}
+    rejected = [
+        {"kind": title, "share": float(row[kind].strip("*")), "test": row["decides"]}
+        for row in read_table(RATES, "<!-- deciding test -->")
+        for kind, title in kinds.items()
+    ]
+    covered = []
+    for row in read_table(RATES, "<!-- coverage -->"):
+        seeds = "own seeds" if row["seeds"] == "own" else f"shared seeds: {row['draws x seeds'].split(' x ')[1]}"
+        shape = "" if row["shape"] == "normal" else f", {row['shape']}"
+        covered.append({"kind": f"{seeds}{shape}", "share": float(row["over draws"].strip("*")), "test": row["draws x seeds"]})
+    covered.sort(key=lambda row: ("shared" in row["kind"], "," in row["kind"], row["kind"]))
+    left = _draw_rates(rejected, "False positives, % of null studies (aim: 5)", (0, 18), (0, 7.5))
+    right = _draw_rates(covered, "Coverage of 95 % intervals over draws, %", (70, 100), (93, 97))
+    return alt.hconcat(left, right).resolve_scale(color="independent", shape="independent")
+
+
+def _draw_rates(rows: list[dict[str, Any]], title: str, domain: tuple[float, float], band: tuple[float, float]) -> alt.LayerChart:
+    """A dot a design, by kind of study; the band is what is aimed at."""
+    series = list(dict.fromkeys(row["test"] for row in rows))
+    colours = [OKABE_ITO[name] for name in ("blue", "vermillion", "green", "purple")]
+    across = alt.Scale(domain=domain, zero=False, nice=False)
+    aim = to_chart([{"low": band[0], "high": band[1]}]).mark_rect(color=OKABE_ITO["sky"], opacity=0.25)
+    aim = aim.encode(x=alt.X("low:Q", scale=across, title=None), x2="high:Q")
+    dot = (
+        to_chart(rows)
+        .mark_point(filled=True, size=60, opacity=0.9)
+        .encode(
+            y=alt.Y("kind:N", sort=None, title=None, axis=alt.Axis(ticks=False, domain=False)),
+            x=alt.X("share:Q", title=None, scale=across),
+            color=alt.Color("test:N", scale=alt.Scale(domain=series, range=colours), legend=alt.Legend(columns=4)),
+            shape=alt.Shape("test:N", scale=alt.Scale(domain=series, range=["circle", "triangle-up", "square", "diamond"])),
+        )
+    )
+    return alt.layer(aim, dot).properties(width=270, height=180, title=alt.Title(title, frame="group"))
+
+
+FIGURES: dict[str, Callable[[], Any]] = {"attacks": draw_attacks, "site-shares": draw_site_shares, "error-rates": draw_error_rates}
 
 
 def main() -> None:
