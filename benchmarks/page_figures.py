@@ -16,6 +16,7 @@ from coterie.report.style import GREY, OKABE_ITO
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 ATTACKS, RATES = DOCS / "reference" / "attacks-measured.md", DOCS / "reference" / "error-rates.md"
+CALIBRATION = DOCS / "reference" / "inspect-calibration.md"
 METHODS = {
     "fedavg": "FedAvg",
     "simprox": "SimProx",
@@ -161,7 +162,38 @@ def _draw_rates(rows: list[dict[str, Any]], title: str, domain: tuple[float, flo
     return alt.layer(aim, dot).properties(width=270, height=180, title=alt.Title(title, frame="group"))
 
 
-FIGURES: dict[str, Callable[[], Any]] = {"attacks": draw_attacks, "site-shares": draw_site_shares, "error-rates": draw_error_rates}
+def draw_calibration() -> alt.HConcatChart:
+    """How often `inspect` reports distinct groups: where there are groups (and with their right number), and where there are none."""
+    table = read_table(CALIBRATION, "<!-- calibration -->")
+    words = ["distinct groups reported", "with the right number"]
+    panels = []
+    for title, grouped in (("True groups: seeds of 100 (higher is better)", True), ("No groups: seeds of 100 (aim: at most 10)", False)):
+        rows = []
+        for row in table:
+            name = row["federation"].strip("`").replace("clients=", "").replace("groups=", "").replace("alpha=", "")
+            if row["true groups"].isdigit() == grouped:
+                counts = {words[0]: row["**3: distinct groups**"].strip("*"), words[1]: row["with the right number"]}
+                rows += [{"federation": name, "what": what, "count": int(count)} for what, count in counts.items() if count.isdigit()]
+        panels.append(
+            to_chart(rows)
+            .mark_point(filled=True, size=70, opacity=0.9)
+            .encode(
+                y=alt.Y("federation:N", sort=None, title=None, axis=alt.Axis(ticks=False, domain=False)),
+                x=alt.X("count:Q", title=None, scale=alt.Scale(domain=[0, 100])),
+                color=alt.Color("what:N", scale=alt.Scale(domain=words, range=[OKABE_ITO["blue"], OKABE_ITO["orange"]])),
+                shape=alt.Shape("what:N", scale=alt.Scale(domain=words, range=["circle", "diamond"])),
+            )
+            .properties(width=250, height=22 * len({row["federation"] for row in rows}), title=alt.Title(title, frame="group"))
+        )
+    return alt.hconcat(*panels)
+
+
+FIGURES: dict[str, Callable[[], Any]] = {
+    "attacks": draw_attacks,
+    "site-shares": draw_site_shares,
+    "error-rates": draw_error_rates,
+    "inspect-calibration": draw_calibration,
+}
 
 
 def main() -> None:
