@@ -16,6 +16,7 @@ from coterie.report.style import GREY, OKABE_ITO
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 ATTACKS, RATES = DOCS / "reference" / "attacks-measured.md", DOCS / "reference" / "error-rates.md"
+LEAKS = DOCS / "reference" / "leaks-measured.md"
 CALIBRATION = DOCS / "reference" / "inspect-calibration.md"
 METHODS = {
     "fedavg": "FedAvg",
@@ -188,11 +189,55 @@ def draw_calibration() -> alt.HConcatChart:
     return alt.hconcat(*panels)
 
 
+ANSWERS = {
+    "Train": "trained model",
+    "Gradient": "gradient",
+    "Gradient by class": "gradient by class",
+    "Gradient of a half": "gradient of half the samples",
+    "SketchedGradient": "sketch of the gradient",
+    "SketchedGradient of a half": "sketch, half the samples",
+    "SketchedTrain": "sketch of the update",
+    "SketchedGradient noised": "sketch of the gradient, epsilon 8",
+    "SketchedTrain noised": "sketch of the update, epsilon 8",
+    "Losses": "losses of three models",
+    "AskErrors": "errors of five random models",
+    "Evaluate": "counts by class, training part",
+    "Evaluate on test parts": "counts by class, test part",
+}
+
+
+def draw_leaks() -> alt.LayerChart:
+    """How well label proportions can be recovered from each kind of answer, by an attacker who has learned and by one who has not."""
+    series = {"learned": "after learning elsewhere", "without learning": "without learning"}
+    rows = []
+    for row in read_table(LEAKS, "<!-- answers -->"):
+        name = f"{ANSWERS[row['answer'].strip('`')]} ({row['numbers']} numbers)"
+        rows += [{"answer": name, "series": title, "share": float(row[kind])} for kind, title in series.items() if row[kind] != "–"]
+    order = [f"{title} (" for title in ANSWERS.values()]
+    rows.sort(key=lambda row: next(place for place, start in enumerate(order) if str(row["answer"]).startswith(start)))
+    names = list(series.values())
+    across = alt.X("share:Q", title="correlation of recovered and true label proportions", scale=alt.Scale(domain=[0, 1]))
+    height = alt.Y("answer:N", sort=None, title=None, axis=alt.Axis(ticks=False, domain=False, labelLimit=320, labelOverlap=False))
+    line = to_chart([row for row in rows if row["series"] == names[0]]).mark_rule(color="#dcdcdc", strokeWidth=2)
+    dot = (
+        to_chart(rows)
+        .mark_point(filled=True, size=80, opacity=0.9)
+        .encode(
+            x=across,
+            y=height,
+            color=alt.Color("series:N", scale=alt.Scale(domain=names, range=[OKABE_ITO["vermillion"], OKABE_ITO["blue"]])),
+            shape=alt.Shape("series:N", scale=alt.Scale(domain=names, range=["circle", "diamond"])),
+        )
+    )
+    return alt.layer(line.encode(x=across, y=height, x2=alt.datum(0)), dot).properties(width=330, height=290)
+
+
 FIGURES: dict[str, Callable[[], Any]] = {
     "attacks": draw_attacks,
     "site-shares": draw_site_shares,
     "error-rates": draw_error_rates,
     "inspect-calibration": draw_calibration,
+    "leaks": draw_leaks,
 }
 
 
