@@ -5,6 +5,7 @@ python -m benchmarks.page_figures attacks --form png --folder /tmp/look
 """
 
 import argparse
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from coterie.report.style import GREY, OKABE_ITO
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 ATTACKS, RATES = DOCS / "reference" / "attacks-measured.md", DOCS / "reference" / "error-rates.md"
 LEAKS = DOCS / "reference" / "leaks-measured.md"
+ASYNCHRONOUS = DOCS / "explanation" / "asynchronous.md"
 CALIBRATION = DOCS / "reference" / "inspect-calibration.md"
 METHODS = {
     "fedavg": "FedAvg",
@@ -232,12 +234,44 @@ def draw_leaks() -> alt.LayerChart:
     return alt.layer(line.encode(x=across, y=height, x2=alt.datum(0)), dot).properties(width=330, height=290)
 
 
+def draw_asynchronous() -> alt.HConcatChart:
+    """What asynchronous rounds change, for all clients and for the slow ones."""
+    titles = {
+        "<!-- ten clients -->": "digits/dirichlet, one of ten slow",
+        "<!-- thirty clients -->": "synthetic(1,1), three of thirty slow",
+    }
+    series = ["all clients", "slow clients"]
+    panels = []
+    for place, (mark, title) in enumerate(titles.items()):
+        text = ASYNCHRONOUS.read_text(encoding="utf-8")
+        lines = [line for line in text[text.index(mark) :].partition("<!-- end -->")[0].splitlines() if " asynchronous" in line]
+        rows: list[dict[str, Any]] = []
+        for line in lines:
+            method, way, _, everyone, _, slow, *_ = (cell.strip() for cell in line.strip("|").split("|"))
+            name = f"{METHODS.get(method, method.partition('(')[0].replace('fedprox', 'FedProx'))}, a = {0 if way.endswith('0') else '1/2'}"
+            for who, cell in zip(series, (everyone, slow), strict=True):
+                mean, low, high = map(float, re.findall(r"[+-][\d.]+", cell))
+                rows.append({"name": name, "series": who, "mean": mean, "low": low, "high": high})
+        base = to_chart(rows).encode(
+            y=alt.Y("name:N", sort=None, title=None, axis=alt.Axis(labels=place == 0, ticks=False, domain=False, labelOverlap=False)),
+            yOffset=alt.YOffset("series:N", sort=series),
+            color=alt.Color("series:N", scale=alt.Scale(domain=series, range=[OKABE_ITO["blue"], OKABE_ITO["vermillion"]])),
+        )
+        zero = to_chart([{"at": 0}]).mark_rule(color=GREY).encode(x=alt.X("at:Q", title="points over synchronous rounds"))
+        bar = base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
+        shapes = alt.Scale(domain=series, range=["circle", "triangle-down"])
+        dot = base.mark_point(filled=True, size=60, opacity=1).encode(x="mean:Q", shape=alt.Shape("series:N", scale=shapes))
+        panels.append(alt.layer(zero, bar, dot).properties(width=300, height=210, title=alt.Title(title, frame="group")))
+    return alt.hconcat(*panels)
+
+
 FIGURES: dict[str, Callable[[], Any]] = {
     "attacks": draw_attacks,
     "site-shares": draw_site_shares,
     "error-rates": draw_error_rates,
     "inspect-calibration": draw_calibration,
     "leaks": draw_leaks,
+    "asynchronous-slow": draw_asynchronous,
 }
 
 
