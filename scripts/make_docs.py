@@ -1,7 +1,8 @@
 """Write the parts of the documentation that are made from the code: the command reference, the list of methods, the routing table, measured
 costs of the methods.
 
-python scripts/make_docs.py            # writes
+python scripts/make_docs.py            # writes; costs where a page has none yet
+python scripts/make_docs.py --costs    # measures the costs of all methods again
 python scripts/make_docs.py --check    # exits with 1 if a part other than the costs is not up to date
 """
 
@@ -21,7 +22,8 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 METHODS, ARCHITECTURE = DOCS / "reference" / "methods", DOCS / "explanation" / "architecture.md"
 DATA = "digits/rotated(clients=40,groups=4)"
 PLAN = ct.Plan(rounds=14, cohort=10, local=ct.Local(epochs=2, batch_size=10, lr=0.1), evaluate_every=14)
-MARK = re.compile(r"<!-- cost:(\w+) -->(?:\n.*?<!-- /cost -->)?", re.DOTALL)
+MARK = re.compile(r"<!-- cost:(\w+) -->(?:\n[^<]*<!-- /cost -->)?", re.DOTALL)
+EMPTY_MARK = re.compile(r"<!-- cost:(\w+) -->(?!\n[^<]*<!-- /cost -->)")
 
 
 def commands() -> str:
@@ -56,13 +58,13 @@ def architecture() -> str:
     return re.sub(r"(<!-- routes -->\n).*?(<!-- /routes -->)", lambda m: f"{m[1]}{table}\n{m[2]}", page, flags=re.DOTALL)
 
 
-def costs() -> dict[str, str]:
-    """For each method, what its rounds cost in a small study, from the evidence of that study."""
-    result = ct.study(list(methods), data=f"{DATA[:-1]},validation=0.2)", plan=PLAN, seeds=[0])
+def costs(names: list[str]) -> dict[str, str]:
+    """For each of these methods, what its rounds cost in a small study, from the evidence of that study."""
+    result = ct.study(names, data=f"{DATA[:-1]},validation=0.2)", plan=PLAN, seeds=[0])
     rounds = result.evidence.frame("rounds")
     seconds = result.evidence.frame("timings")
     server = seconds[seconds["phase"] == "server"].groupby(["method", "round"], observed=True)["seconds"].sum()
-    return {name: _cost(rounds[rounds["method"] == name], server[name]) for name in methods}
+    return {name: _cost(rounds[rounds["method"] == name], server[name]) for name in names}
 
 
 def _cost(rounds: "pd.DataFrame", server: "pd.Series[float]") -> str:
@@ -82,15 +84,14 @@ def _cost(rounds: "pd.DataFrame", server: "pd.Series[float]") -> str:
     return "\n".join(rows)
 
 
-def write_costs() -> None:
-    """Fill the marks on the methods' pages."""
-    found = costs()
+def write_costs(mark: re.Pattern[str]) -> None:
+    """Fill these marks on the methods' pages. Times of the server differ from run to run, so filled marks are usually left alone."""
+    pages = {page: mark.findall(page.read_text()) for page in sorted(METHODS.glob("*.md"))}
+    names = [name for named in pages.values() for name in named]
+    found = costs(names) if names else {}
     note = f"Measured on `{DATA}`, softmax regression (650 parameters), 10 of 40 clients a round, two local epochs:"
-    for page in sorted(METHODS.glob("*.md")):
-        text = page.read_text()
-        filled = MARK.sub(lambda m: f"<!-- cost:{m[1]} -->\n`{m[1]}`. {note}\n\n{found[m[1]]}\n<!-- /cost -->", text)
-        if filled != text:
-            page.write_text(filled)
+    for page in (page for page, named in pages.items() if named):
+        page.write_text(mark.sub(lambda m: f"<!-- cost:{m[1]} -->\n`{m[1]}`. {note}\n\n{found[m[1]]}\n<!-- /cost -->", page.read_text()))
 
 
 def main() -> None:
@@ -101,7 +102,7 @@ def main() -> None:
         sys.exit(f"not up to date, run make docs: {', '.join(stale)}" if stale else 0)
     for path, text in made.items():
         path.write_text(text)
-    write_costs()
+    write_costs(MARK if "--costs" in sys.argv else EMPTY_MARK)
 
 
 if __name__ == "__main__":

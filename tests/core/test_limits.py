@@ -29,7 +29,9 @@ def refused(ask: object, reply: object, limits: Limits) -> dict[int, Refusal]:
     return {client: told.why for client, told in accept(ask, reply, limits).refused.items()}  # type: ignore[type-var, attr-defined]
 
 
-def test_far_is_measured_from_the_model_that_each_was_sent_in_medians() -> None:
+@pytest.mark.parametrize("cached", [limits_module.CACHED, 4, 1])  # numbers: all rows at a time, two, one (by threads)
+def test_far_is_measured_from_the_model_that_each_was_sent_in_medians(cached: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits_module, "CACHED", cached)
     # distances 1, 2, 3, 4, 31: the median is 3, and 10 medians are 30. The models sent are 100 apart, which counts for nothing.
     limits = Limits(norm=10)
     assert refused(ASK, trained([1, 2, 3, 4, 31]), limits) == {4: Refusal.TOO_FAR}

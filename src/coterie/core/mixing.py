@@ -42,7 +42,7 @@ class Mixing:
     clients: Ids  # (n,) whose replies the columns of A are
     replies: Doubles  # (k, n) A
     before: Doubles  # (k, k0) B; all zero where nothing of the old models is kept
-    averages: bool = True  # False for rules that do not average (FedAtt, Reptile steps, literal variants)
+    averages: bool = True  # False for rules that do not average (FedAtt, Reptile steps, trimmed means, literal variants)
     composed: tuple[Doubles, "Mixing"] | None = None  # (k, k) and what it was multiplied with, where models are made of groups' means
     parts: tuple[MixedTensor, ...] = ()  # where tensors are weighted apart; the matrix is then their mean by size, for the record
     bounded: bool = False  # the bound on sites' shares is applied already: `site_shares`

@@ -7,7 +7,14 @@ from coterie.analysis.draws import Gap
 from coterie.analysis.findings import Finding
 from coterie.analysis.roles import MethodRole
 from coterie.analysis.verdict import describe_divergence, describe_random_groups, format_points, recommend
-from coterie.analysis.verdict_rules import UNDECIDED, Outcome, classify_origin, compute_advised_repetitions, compute_needed_repetitions
+from coterie.analysis.verdict_rules import (
+    UNDECIDED,
+    Outcome,
+    classify_origin,
+    compute_advised_repetitions,
+    compute_needed_repetitions,
+    decide_by_interval,
+)
 from coterie.report.federation_view import FederationView
 from coterie.report.wording import (
     describe_binary_scores,
@@ -111,7 +118,7 @@ def _write_simple_card(view: FederationView, label: str) -> Card:
     gap, name, does = finding.gap, view.name(label), describe_method(label)
     if not gap.testable:
         return Card(name, "unjudged", "Simpler, for comparison", (*describe_divergence(finding), does))
-    kind: Outcome = "better" if gap.low > 0 else "worse" if gap.high < 0 else "same" if finding.equivalence.is_significant else "unclear"
+    kind = decide_by_interval(gap, finding.equivalence)
     sentences = (*_result_sentences(view, finding, kind), *describe_binary_scores(view, finding), does)
     return Card(name, kind, f"Simpler, for comparison. {_choose_tag(view, kind, gap)}", sentences)
 

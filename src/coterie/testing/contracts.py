@@ -47,7 +47,7 @@ class Checked:
     """A method under test: how to make it, and its exceptions."""
 
     make: Callable[[], Method[Any]]
-    aggregate_is_final: bool = True  # False: something (a server optimiser) moves the models after they were mixed
+    aggregate_is_final: bool = True  # False: models are not what `mix` gives, as after a server optimiser or of a median
 
     def play(self, **options: Any) -> History:
         return play(self.make(), **options)
@@ -178,7 +178,8 @@ def check_matrix_is_what_happened(subject: Checked) -> None:
         if subject.aggregate_is_final:
             (old,), (new,) = list_models(before), list_models(after)
             trained: Trained = replies[record.round_].of(mixing.clients)
-            assert mix(mixing, trained.vectors, old).tobytes() == new.tobytes()
+            again = mix(mixing, trained.vectors, old)
+            assert again.tobytes() == new.tobytes(), "the matrix does not give the models; of a median: Checked(aggregate_is_final=False)"
 
 
 def check_invalid_replies_are_refused(subject: Checked) -> None:
