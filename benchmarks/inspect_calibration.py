@@ -1,4 +1,4 @@
-"""How often `coterie inspect` is right: the tables and power curves of docs/explanation/inspect.md.
+"""How often `coterie inspect` is right: the tables and power curves of docs/reference/inspect-calibration.md.
 
     python -m benchmarks.inspect_calibration --seeds 0-99 [--only 'rotated;iid'] [--power] [--no-labels] [--data-dir DIR]
     python -m benchmarks.inspect_calibration --figure docs/figures/inspect-power.svg --lines power.jsonl

@@ -54,7 +54,7 @@ class WardTree:
 
 
 # Directions with much variance are toned down to this power of it, so that the last groups to part are heard beside the first. This and
-# MAX_DISTANCE were chosen on other seeds than docs/explanation/inspect.md reports.
+# MAX_DISTANCE were chosen on other seeds than docs/reference/inspect-calibration.md reports.
 EVENING_POWER = 0.4
 MAX_DISTANCE = 2.0  # times the median distance from the middle, to which clients farther out are drawn in
 PAIRINGS = 39

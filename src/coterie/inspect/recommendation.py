@@ -1,7 +1,8 @@
 """One recommendation out of an inspection: how clients should be served, why, and the command that comes next.
 
 The simplest way within a quarter of a point of the best one in the pilot is recommended; groups only where random groups of the same sizes
-rarely do as well. The two numbers of the rule were chosen on made-up worlds, none of which is judged by it (docs/explanation/inspect.md).
+rarely do as well. The two numbers of the rule were chosen on made-up worlds, none of which is judged by it
+(docs/reference/inspect-calibration.md).
 """
 
 from dataclasses import dataclass
