@@ -4,7 +4,7 @@
 
 The attacks themselves are tests (`tests/deploy` and a few beside it), so that there is one copy of each. Those about processes start a
 server, sites and a malicious site on this machine, with mutual TLS; those about messages run the code of a server or a site in this
-process. A row counts as held when all of its trials ran and passed. `--quick` omits the real processes. Needs the extra `deploy`
+process. A row counts as held when all of its tests ran and passed. `--quick` omits the real processes. Needs the extra `deploy`
 and Linux.
 """
 
@@ -465,7 +465,7 @@ class Recorder:
         elif not report.passed:
             crash = getattr(report.longrepr, "reprcrash", None)
             why = (
-                f"not tried: {report.longrepr[2]}"
+                f"not run: {report.longrepr[2]}"
                 if isinstance(report.longrepr, tuple)
                 else str(crash.message if crash else report.longrepr)
             )
@@ -486,15 +486,15 @@ def run_attacks(attacks: Sequence[Attack]) -> int:
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         pytest.main(["-n", "0", "-p", "no:cacheprovider", "--rootdir", str(ROOT), *files], plugins=[recorder])
     wrong = 0
-    print("| attack | who | what happened | trials | held |\n| --- | --- | --- | ---: | --- |")
+    print("| attack | who | what happened | tests | held |\n| --- | --- | --- | ---: | --- |")
     for attack in attacks:
         faults = [fault for test in attack.tests for fault in recorder.faults[test]]
         faults += [f"{test} did not run" for test in attack.tests if not recorder.passed[test] and not recorder.faults[test]]
-        trials = sum(recorder.passed[test] for test in attack.tests) + len(faults)
+        count = sum(recorder.passed[test] for test in attack.tests) + len(faults)
         wrong += bool(faults)
         outcome = f"**{'; '.join(faults)}**".replace("|", "\\|") if faults else attack.outcome
-        print(f"| {attack.name} | {attack.who} | {outcome} | {trials} | {'**no**' if faults else 'yes'} |", flush=True)
-    print(f"\n{len(attacks)} attacks, {sum(recorder.passed.values())} trials passed, {wrong} attacks not held off")
+        print(f"| {attack.name} | {attack.who} | {outcome} | {count} | {'**no**' if faults else 'yes'} |", flush=True)
+    print(f"\n{len(attacks)} attacks, {sum(recorder.passed.values())} tests passed, {wrong} attacks not held off")
     return wrong
 
 
