@@ -1,4 +1,4 @@
-"""The table of results/simprox_order.md, from the scores of every seed beside the results' pages: does SimProx's order hold?
+"""The table of docs/results/simprox_order.md, from the scores of every seed in results/: does SimProx's order hold?
 
 python studies/simprox_order.py    # writes it again between its marks; the words around it are not touched
 
@@ -17,8 +17,8 @@ from coterie._util.formatting import Markup, format_markdown_table
 from coterie.reproduce.rejudge import read_scores
 from coterie.statistics import compute_interval
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
-PAGE = RESULTS / "simprox_order.md"
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS, PAGE = ROOT / "results", ROOT / "docs" / "results" / "simprox_order.md"
 BEGIN, END = "<!-- order -->", "<!-- /order -->"
 UNIFORM = "fedavg(weighting=uniform)"
 AGAINST = {

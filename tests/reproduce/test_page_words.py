@@ -34,7 +34,7 @@ def judged(paper: str) -> ReproductionResult:
 
 
 def page(paper: str) -> list[str]:
-    return "\n".join(render_page(judged(paper), [], "", has_csv=True)).splitlines()
+    return "\n".join(render_page(judged(paper), [], "", data="")).splitlines()
 
 
 def test_a_question_of_our_own_has_no_word_of_a_paper() -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from coterie.reproduce import list_studies
 
-RESULTS = Path(__file__).parents[2] / "results"
-SUMMARY = (RESULTS / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+RESULTS, PAGES = ROOT / "results", ROOT / "docs" / "results"
+SUMMARY = (PAGES / "README.md").read_text()
 ROMAN = ("I", "II", "III")
 ITEMS = [
     *(("FedSim", f"Table {n}") for n in range(1, 8)),
@@ -35,13 +36,13 @@ def test_every_table_and_figure_has_a_page_or_a_reason(paper: str, item: str) ->
     pages = [name for name in re.findall(r"\]\((\w+)\.md\)", told) if (RESULTS / f"{name}.csv").is_file()]
     assert pages or told.startswith(REASONS)
     studies = set(re.findall(r"`(\w+)`", told))
-    assert studies <= set(list_studies(RESULTS.parent / "studies"))
+    assert studies <= set(list_studies(ROOT / "studies"))
 
 
 def test_every_study_is_on_the_summary() -> None:
     """With its page where it has one, else among those that are written down only."""
     (written,) = re.findall(r"Written down and without a page so far: (.*)\.\n", SUMMARY)
-    for name in list_studies(RESULTS.parent / "studies"):
+    for name in list_studies(ROOT / "studies"):
         if (RESULTS / f"{name}.csv").is_file():
             assert f"| [{name}]({name}.md) |" in SUMMARY
         else:
@@ -58,7 +59,7 @@ def test_the_summary_opens_with_an_abstract_and_one_table() -> None:
 
 def not_on_a_page(text: str) -> list[str]:
     """Intervals of a text that no page has, to the digits that are quoted and whichever way round the difference is told."""
-    pages = [path.read_text() for path in RESULTS.glob("*.md") if path.name != "README.md"]
+    pages = [path.read_text() for path in PAGES.glob("*.md") if path.name != "README.md"]
     ends = [(float(low), float(high)) for page in pages for low, high in PRINTED.findall(page)]
     ends += [(-high, -low) for low, high in ends]
     lost = []
@@ -79,16 +80,15 @@ def test_every_interval_of_the_summary_is_on_a_page() -> None:
 def test_nothing_that_was_withdrawn_is_said_elsewhere() -> None:
     """But in the paragraph that withdraws it."""
     withdrawn = ("all significant", "random centres do as well", "uniform weights are all of")
-    root = RESULTS.parent
-    for path in (root / "README.md", root / "CHANGELOG.md", *(root / "docs").rglob("*.md"), *RESULTS.glob("*.md")):
+    for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")):
         paragraphs = [text for text in path.read_text().split("\n\n") if not text.startswith("Withdrawn")]
         assert not [(path.name, words) for words in withdrawn for text in paragraphs if words in text]
 
 
-@pytest.mark.parametrize("place", ["studies", "docs", "results", "src"])
+@pytest.mark.parametrize("place", ["studies", "docs", "src"])
 def test_papers_are_called_by_their_authors(place: str) -> None:
     """FeSEM's paper is Long et al.'s, and FedGroup's title is not that of the later paper on EDC."""
-    for path in (RESULTS.parent / place).rglob("*.[mtp][doy]*"):
+    for path in (ROOT / place).rglob("*.[mtp][doy]*"):
         if path.suffix in (".md", ".toml", ".py"):
             text = path.read_text()
             assert "FeSEM (Xie" not in text, path
@@ -97,7 +97,7 @@ def test_papers_are_called_by_their_authors(place: str) -> None:
 
 def test_papers_are_cited_alike_in_both_places() -> None:
     """CITATION.cff has the five papers with the titles and authors of the summary's BibTeX."""
-    citation = (RESULTS.parent / "CITATION.cff").read_text().split("references:")[1]
+    citation = (ROOT / "CITATION.cff").read_text().split("references:")[1]
     bibtex = SUMMARY.split("## How to cite")[1]
     entries = [text for text in bibtex.split("\n@") if "2020ifca" not in text and "software" not in text and "title" in text]
     papers = citation.split("- type: ")[1:]

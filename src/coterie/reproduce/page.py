@@ -1,5 +1,6 @@
 """A reproduction as files to keep: a page in Markdown, the scores of every seed as CSV, what else it was judged from as JSON, figures."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -200,7 +201,7 @@ def describe_scores(outcome: ReproductionResult) -> str:
     return f" {LIKELIHOOD_NOTE if texts else ACCURACY_NOTE}, on every client's own test part."
 
 
-def describe_curves(outcome: ReproductionResult) -> str:
+def describe_curves(outcome: ReproductionResult, data: str = "") -> str:
     """Where the curves are, what is in them, and what is missing of them."""
     name, values = outcome.study.name, outcome.values
     if not any(own.curves or own.means for own in values.values()):
@@ -210,7 +211,7 @@ def describe_curves(outcome: ReproductionResult) -> str:
         "means, read off the figure" if any(own.means for own in values.values()) else "",
     ]
     kinds += ["the paper's own"] if any(own.theirs for own in values.values()) else []
-    text = f"; curves ({', '.join(filter(None, kinds))}): [{name}-curves.csv]({name}-curves.csv)."
+    text = f"; curves ({', '.join(filter(None, kinds))}): [{name}-curves.csv]({data}{name}-curves.csv)."
     trained = [run for run in outcome.runs if run.part.measure == "training" and values[run.part.name].numbers]
     lost = [run.part.name for run in trained if not (values[run.part.name].curves or values[run.part.name].means)]
     text += f" Of {_join_names(lost)} no curves were kept." if lost else ""
@@ -219,11 +220,11 @@ def describe_curves(outcome: ReproductionResult) -> str:
     return text
 
 
-def describe_weights(outcome: ReproductionResult) -> Iterator[str]:
+def describe_weights(outcome: ReproductionResult, data: str = "") -> Iterator[str]:
     """Where the weights are that were kept, and what the scores of them mean."""
     name = outcome.study.name
     if any(own.weights for own in outcome.values.values()):
-        yield f"Weights of every round: [{name}-weights.csv]({name}-weights.csv). {WEIGHTS_NOTE}"
+        yield f"Weights of every round: [{name}-weights.csv]({data}{name}-weights.csv). {WEIGHTS_NOTE}"
 
 
 def _has_client_curves_only(outcome: ReproductionResult, run: PartRun) -> bool:
@@ -271,29 +272,31 @@ def _describe_evaluations(plan: Plan) -> str:
     return often if count >= TAIL_ROUNDS else f"{often} ({count} in all: the last ten are these)"
 
 
-def write_page(outcome: ReproductionResult, folder: Path, command: str) -> Path:
-    """NAME.md, NAME.csv, NAME.json and NAME*.svg in a folder; the page's path. What is judged again comes with the scores it is from."""
-    name = outcome.study.name
+def write_page(outcome: ReproductionResult, folder: Path, command: str, scores: Path | None = None) -> Path:
+    """NAME.md and NAME*.svg in a folder, NAME.csv, NAME.json and curves there or in the folder `scores`; the page's path."""
+    name, kept_in = outcome.study.name, scores or folder
+    data = "" if scores is None else f"{Path(os.path.relpath(scores, folder)).as_posix()}/"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        for place in (folder, kept_in):
+            place.mkdir(parents=True, exist_ok=True)
         figures = draw_figures(outcome, folder)
         csv = make_score_frame(outcome)
         if len(csv):
             kept = outcome.kept or make_record(outcome.runs, outcome.values, command, date.today().isoformat())
-            write_inside(folder, f"{name}.csv", format_csv(csv))
-            write_inside(folder, f"{name}.json", format_record(kept))
+            write_inside(kept_in, f"{name}.csv", format_csv(csv))
+            write_inside(kept_in, f"{name}.json", format_record(kept))
             if curves := format_curves(outcome.values):
-                write_inside(folder, f"{name}-curves.csv", curves)
+                write_inside(kept_in, f"{name}-curves.csv", curves)
             if weights := format_weights(outcome.values):
-                write_inside(folder, f"{name}-weights.csv", weights)
-        path = write_inside(folder, f"{name}.md", "\n".join(render_page(outcome, figures, command, has_csv=len(csv) > 0)) + "\n")
+                write_inside(kept_in, f"{name}-weights.csv", weights)
+        path = write_inside(folder, f"{name}.md", "\n".join(render_page(outcome, figures, command, data if len(csv) else None)) + "\n")
     except OSError as error:
         raise UserError(f"Cannot write to {folder}: {error.strerror or error}.") from error
     return path
 
 
-def render_page(outcome: ReproductionResult, figures: Sequence[str], command: str, has_csv: bool) -> Iterator[str]:
-    """The page, verdict first."""
+def render_page(outcome: ReproductionResult, figures: Sequence[str], command: str, data: str | None) -> Iterator[str]:
+    """The page, verdict first; `data` leads from it to the scores, and is None where there are none."""
     study, result, words = outcome.study, outcome.result, choose_words(outcome.study)
     yield f"# {study.title}\n"
     yield f"{study.source_text}. {study.asks}\n"
@@ -306,9 +309,9 @@ def render_page(outcome: ReproductionResult, figures: Sequence[str], command: st
     yield f"{_describe_origin(outcome, command)}{describe_scores(outcome)}"
     if any(" | " in row for values in outcome.values.values() for row in values.rows):
         yield "Rows named METHOD | MODEL are one model, or one way to combine several, on the server's own test set."
-    if has_csv:
-        yield f"The scores of every seed: [{study.name}.csv]({study.name}.csv)" + describe_curves(outcome)
-        yield from describe_weights(outcome)
+    if data is not None:
+        yield f"The scores of every seed: [{study.name}.csv]({data}{study.name}.csv)" + describe_curves(outcome, data)
+        yield from describe_weights(outcome, data)
     yield from _render_protocol(study, words)
     yield f"\n{words.deviations}\n"
     yield from (f"- {sentence}" for sentence in study.deviations)
