@@ -14,7 +14,7 @@ from coterie.reproduce.rejudge import ReproductionResult, rejudge
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "results"
 DATA = "../../results/"  # from a page
-WHEN = re.compile(r"^`coterie reproduce [^\n]*?(nothing was run anew\.|kept\.|\d\.)(?= Accuracies| Scores|$)", re.MULTILINE)
+CONTROLS = re.compile(r"\]\(([\w-]+-controls\.svg)\)")
 RESULTS = [path for name in sorted(list_studies(ROOT / "studies")) if (path := ROOT / "results" / f"{name}.csv").is_file()]
 WEIGHED = [path for path in RESULTS if path.with_name(f"{path.stem}-weights.csv").is_file()]
 
@@ -26,17 +26,17 @@ def again(scores: Path) -> ReproductionResult:
 @pytest.mark.parametrize("scores", RESULTS, ids=lambda path: path.stem)
 def test_a_page_is_what_its_scores_give(scores: Path) -> None:
     outcome, page = again(scores), (PAGES / f"{scores.stem}.md").read_text()
-    assert f"\n**Verdict: {outcome.result.sentence}.**\n\n" + "\n".join(render_verdict(outcome)) + "\n" in page
+    assert f"\n**Verdict: {outcome.result.sentence}.**\n\n" + "\n".join(render_verdict(outcome, CONTROLS.findall(page))) + "\n" in page
     assert f"| [{scores.stem}]({scores.stem}.md) |" in (PAGES / "README.md").read_text()
 
 
 @pytest.mark.parametrize("scores", RESULTS, ids=lambda path: path.stem)
 def test_a_page_says_what_its_study_file_says_today(scores: Path) -> None:
-    """All but command and dates; `coterie reproduce NAME --from results/NAME.csv --page docs/results --scores results` writes it."""
+    """`coterie reproduce NAME --from results/NAME.csv --page docs/results --scores results` writes it."""
     page = (PAGES / f"{scores.stem}.md").read_text()
     figures = re.findall(r"\]\(([\w-]+\.svg)\)", page)
     made = "\n".join(render_page(again(scores), figures, "", data=DATA)) + "\n"
-    assert WHEN.sub("", page) == WHEN.sub("", made)
+    assert page == made
 
 
 @pytest.mark.parametrize("scores", RESULTS, ids=lambda path: path.stem)
@@ -73,8 +73,9 @@ def test_pages_show_what_is_kept_and_say_what_is_not() -> None:
         for run in outcome.runs:
             if not run.why_not:
                 made = outcome.kept.parts[run.part.name].made
-                line = next(line for line in page.splitlines() if line.startswith(f"- **{run.part.name}**:"))
-                assert (f"commit `{made.commit[:12]}`" if made else "were not kept with these scores") in line
+                parts = page.split("## Parts")[1].split("## Reproduce")[0]
+                line = next((line for line in parts.splitlines() if line.startswith(f"| {run.part.name} |")), "")
+                assert (f"`{made.commit[:12]}`" if made else "not recorded") in line + parts.strip().splitlines()[0]
         figure = PAGES / f"{scores.stem}-curves.svg"
         assert figure.is_file() == (f"]({figure.name})" in page)
 
