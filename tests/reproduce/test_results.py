@@ -27,7 +27,6 @@ def again(scores: Path) -> ReproductionResult:
 def test_a_page_is_what_its_scores_give(scores: Path) -> None:
     outcome, page = again(scores), (PAGES / f"{scores.stem}.md").read_text()
     assert f"\n**Verdict: {outcome.result.sentence}.**\n\n" + "\n".join(render_verdict(outcome, CONTROLS.findall(page))) + "\n" in page
-    assert f"| [{scores.stem}]({scores.stem}.md) |" in (PAGES / "README.md").read_text()
 
 
 @pytest.mark.parametrize("scores", RESULTS, ids=lambda path: path.stem)
@@ -78,11 +77,3 @@ def test_pages_show_what_is_kept_and_say_what_is_not() -> None:
                 assert (f"`{made.commit[:12]}`" if made else "not recorded") in line + parts.strip().splitlines()[0]
         figure = PAGES / f"{scores.stem}-curves.svg"
         assert figure.is_file() == (f"]({figure.name})" in page)
-
-
-def test_the_summary_has_the_verdicts_of_the_pages() -> None:
-    summary = (PAGES / "README.md").read_text().splitlines()
-    for scores in RESULTS:
-        verdict = again(scores).result.sentence.partition(" (")[0]
-        row = next(line for line in summary if line.startswith(f"| [{scores.stem}]({scores.stem}.md) |"))
-        assert f"| {verdict} |" in row, scores.stem
