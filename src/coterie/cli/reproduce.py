@@ -28,6 +28,7 @@ def reproduce(
     data_dir: options.DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the evidence. Default: reproduced/NAME.")] = None,
     page: Annotated[Path | None, typer.Option(help="Also write the page, the scores and the figures into this folder.")] = None,
+    scores: Annotated[Path | None, typer.Option(help="Folder for the page's scores (CSV and JSON). Default: the page's.")] = None,
     from_: Annotated[
         Path | None, typer.Option("--from", help="Judge again from the scores (NAME.csv) that --page wrote, without any run.")
     ] = None,
@@ -84,7 +85,7 @@ def reproduce(
     console.print(*(f"Not answered by these runs: {text}." for text in unknown), sep="\n")
     console.print(make_bold(f"Verdict: {outcome.result.sentence}."))
     if page is not None:
-        console.print(f"Page in {write_page(outcome, page, command)}")
+        console.print(f"Page in {write_page(outcome, page, command, scores)}")
     if as_json:
         rows = [one.as_json() for one in outcome.result.results]
         early = {run.part.name: run.early for run in outcome.runs if run.early}
