@@ -43,6 +43,7 @@ def listing() -> str:
     lines += ["", "Around any method, behind a plus sign (see [wrappers](wrappers.md)):", "", "| wrapper | what it does |", "| --- | --- |"]
     lines += [f"| `{name}` | {(inspect.getdoc(wrappers[name]) or '').splitlines()[0]} |" for name in wrappers]
     lines += ["", "Settings of each: `coterie methods NAME`."]
+    lines += ["", "```{toctree}", ":hidden:", ":glob:", "", "*", "```"]
     return "\n".join(lines) + "\n"
 
 
