@@ -465,9 +465,7 @@ class Recorder:
         elif not report.passed:
             crash = getattr(report.longrepr, "reprcrash", None)
             why = (
-                f"not run: {report.longrepr[2]}"
-                if isinstance(report.longrepr, tuple)
-                else str(crash.message if crash else report.longrepr)
+                f"not run: {report.longrepr[2]}" if isinstance(report.longrepr, tuple) else str(crash.message if crash else report.longrepr)
             )
             self.faults[test].append(f"{report.nodeid.partition('::')[2]}: {' '.join(why.split())[:200]}")
             print(f"{report.nodeid}\n{report.longreprtext}", file=sys.stderr, flush=True)
