@@ -13,7 +13,7 @@ from coterie.core.rng import make_generator, make_key
 from coterie.report.charts.elements import INTERVAL_FIELDS, draw_panels, draw_zero_line, inline_rows, make_tooltip
 from coterie.report.federation_view import MAX_CLIENTS, FederationView, pick_evenly, to_percent
 from coterie.report.figure import PANEL, Figure
-from coterie.report.style import GROUPS, OKABE_ITO, UNASSIGNED
+from coterie.report.style import GROUPS, LIGHT_GREY, OKABE_ITO, UNASSIGNED
 
 PARTS: dict[StepName, str] = {
     "weights": "other weights",
@@ -23,7 +23,6 @@ PARTS: dict[StepName, str] = {
 }
 PART_COLOURS = {"similarity": "#6A3D9A", "having groups": "#9A9A9A", "groups of similar sizes": "#B8A07A", "other weights": "#C9C9C9"}
 TOTAL = "gain in all"
-WHISKER = "#A8A8A8"  # seen on a bar of any colour, on white and on near-black
 
 
 def draw_decomposition(view: FederationView) -> list[Figure]:
@@ -54,13 +53,13 @@ def draw_decomposition(view: FederationView) -> list[Figure]:
     chart = alt.layer(
         alt.Chart(inline_rows(bars)).mark_bar(height=18).encode(x=x, x2="to:Q", y=y, color=colour, tooltip=tooltip),
         draw_zero_line("x"),
-        alt.Chart(data).mark_rule(strokeWidth=2.5, color=WHISKER).encode(x="low:Q", x2="high:Q", y=y),
+        alt.Chart(data).mark_rule(strokeWidth=3, color=OKABE_ITO["orange"]).encode(x="low:Q", x2="high:Q", y=y),
         alt.Chart(data)
-        .mark_point(filled=True, shape="diamond", size=110, opacity=1, color=OKABE_ITO["orange"])
+        .mark_point(filled=True, shape="diamond", size=130, opacity=1, color="#FFFFFF", stroke="#000000", strokeWidth=1.5)
         .encode(x="total:Q", y=y, tooltip=make_tooltip("method:N", ("total:Q", "gain in all, points"))),
     ).properties(height=alt.Step(34))
     note = (
-        "Similarity: what similar groups bring over random ones of the same sizes; the line is its 95 % interval. Having groups: what "
+        "Similarity: what similar groups bring over random ones of the same sizes, with its 95 % interval in orange. Having groups: what "
         "random groups bring. Other weights: clients count alike and not by their samples. The diamond is the gain in all."
     )
     return [Figure(view.id("decomposition"), "The parts of the gain", note, chart)]
@@ -133,7 +132,7 @@ def _draw_bars(view: FederationView, specs: list[str]) -> alt.ConcatChart:
         )
         x = alt.X("gain:Q", title=f"gain over {view.baseline.name}, points", scale=alt.Scale(domain=domain, nice=False))
         bars = alt.Chart(data).mark_bar(color=view.styles[spec].colour).encode(x=x, y=y, tooltip=make_tooltip(*CLIENT_TOOLTIP))
-        whiskers = alt.Chart(data).mark_rule(color=WHISKER, strokeWidth=1.5, clip=True).encode(x="low:Q", x2="high:Q", y=y)
+        whiskers = alt.Chart(data).mark_rule(color=LIGHT_GREY, strokeWidth=1.5, clip=True).encode(x="low:Q", x2="high:Q", y=y)
         layers = [bars, whiskers, draw_zero_line("x"), _mark_losers(data, y)]
         panels.append(alt.layer(*layers, title=view.name(spec)).properties(width=PANEL - 70, height=alt.Step(14)))
     chart: alt.ConcatChart = alt.concat(*panels, columns=3)
