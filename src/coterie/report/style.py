@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 STEPS = np.linspace(0, 255, 18).round()  # of each of red, green and blue: 5,832 colours to choose from
 LIGHTNESS = (0.40, 0.86)  # visible on white and on near-black
+MAX_CHROMA = 0.2  # no glaring colours
 GROUNDS = ("#FFFFFF", "#111111")  # what colours are drawn on
 
 
@@ -27,7 +28,7 @@ def pick_distinct_colours(count: int, first: tuple[str, ...], taken: tuple[str, 
     chosen = list(first[:count])
     grid = np.stack(np.meshgrid(STEPS, STEPS, STEPS, indexing="ij"), axis=-1).reshape(-1, 3)
     lab = to_oklab(grid)
-    usable = (lab[:, 0] >= LIGHTNESS[0]) & (lab[:, 0] <= LIGHTNESS[1])
+    usable = (lab[:, 0] >= LIGHTNESS[0]) & (lab[:, 0] <= LIGHTNESS[1]) & (np.hypot(lab[:, 1], lab[:, 2]) <= MAX_CHROMA)
     grid, lab = grid[usable], lab[usable]
     nearest = np.full(len(lab), np.inf)
     for colour in (*GROUNDS, *taken, *chosen):

@@ -48,7 +48,7 @@ def draw_decomposition(view: FederationView) -> list[Figure]:
     y = alt.Y("method:N", sort=[end["method"] for end in ends], title=None)
     colour = alt.Color("part:N", scale=alt.Scale(domain=used, range=[PART_COLOURS[part] for part in used]))
     tooltip = make_tooltip("method:N", "part:N", ("gain:Q", "points"), *INTERVAL_FIELDS)
-    x = alt.X("from:Q", title=f"gain over {view.baseline.name}, points of {view.metric.noun}")
+    x = alt.X("from:Q", title=f"gain over {view.baseline.name}, points of {view.metric.noun}", axis=alt.Axis(tickCount=8))
     data = inline_rows(ends)
     chart = alt.layer(
         alt.Chart(inline_rows(bars)).mark_bar(height=18).encode(x=x, x2="to:Q", y=y, color=colour, tooltip=tooltip),
@@ -77,11 +77,12 @@ def draw_client_gains(view: FederationView) -> list[Figure]:
     if not specs:
         return []
     few = len(view.findings.records.ids) <= MAX_BARS
-    marked = f"Triangles: {CLEARLY}, beyond the chance of runs and of few test samples."
+    lost = [own for spec in specs if (own := view.findings.methods[spec].fairness.losers) is not None and own.significant.any()]
+    marked = f" Triangles: {CLEARLY}, beyond the chance of runs and of few test samples." if lost else ""
     unit = f"{view.findings.repetitions.unit}s" if view.findings.repetitions.same_clients else "seeds"
     lines = f" Lines are 95 % intervals over {unit}." if few and _count_runs(view) >= MIN_RUNS else ""
     chance = f"Left of 0 a client scores lower than with {view.baseline.name}; with few test samples that may be chance."
-    note = f"{chance} {marked}{lines}{view.draw_note}"
+    note = f"{chance}{marked}{lines}{view.draw_note}"
     if few:
         return [Figure(view.id("gains"), "Every client's gain", note, _draw_bars(view, specs), several=True)]
     return [Figure(view.id("gains"), "Every client's gain", note + view.sample_note, _draw_swarm(view, specs))]
@@ -134,7 +135,7 @@ def _draw_bars(view: FederationView, specs: list[str]) -> alt.ConcatChart:
         bars = alt.Chart(data).mark_bar(color=view.styles[spec].colour).encode(x=x, y=y, tooltip=make_tooltip(*CLIENT_TOOLTIP))
         whiskers = alt.Chart(data).mark_rule(color=LIGHT_GREY, strokeWidth=1.5, clip=True).encode(x="low:Q", x2="high:Q", y=y)
         layers = [bars, whiskers, draw_zero_line("x"), _mark_losers(data, y)]
-        panels.append(alt.layer(*layers, title=view.name(spec)).properties(width=PANEL - 70, height=alt.Step(14)))
+        panels.append(alt.layer(*layers, title=view.name(spec)).properties(width=PANEL - 40, height=alt.Step(14)))
     chart: alt.ConcatChart = alt.concat(*panels, columns=3)
     return chart
 
@@ -202,7 +203,7 @@ def draw_stages(view: FederationView) -> list[Figure]:
         return []
     names, stages = list(dict.fromkeys(row["method"] for row in rows)), list(dict.fromkeys(row["stage"] for row in rows))
     y = alt.Y("method:N", sort=names, title=None)
-    x = alt.X("accuracy:Q", title=view.metric.axis, scale=alt.Scale(zero=False, padding=12))
+    x = alt.X("accuracy:Q", title=view.metric.axis, scale=alt.Scale(zero=False, padding=12), axis=alt.Axis(tickCount=6))
     shape = alt.Shape("stage:N", scale=alt.Scale(domain=stages, range=["circle", "square", "diamond", "triangle-up"][: len(stages)]))
     colour = alt.Color("colour:N", scale=None)
     tooltip = make_tooltip("method:N", "stage:N", ("accuracy:Q", view.metric.axis), ("added:N", "fine-tuning adds, points"))
