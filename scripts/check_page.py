@@ -59,7 +59,7 @@ OUTSIDE = re.compile(
     r"""<(?:script|img|iframe|link)[^>]*\b(?:src|href)\s*=\s*(?!["']?data:)|@import|url\(\s*["']?https?:""", re.IGNORECASE
 )
 
-PROBE = """<script>
+PROBE = r"""<script>
 const faults = [];
 addEventListener("error", (event) => faults.push("script: " + event.message));
 addEventListener("unhandledrejection", (event) => faults.push("script: " + event.reason));
@@ -87,7 +87,7 @@ function contrast(element) {
   return (Math.max(one, two) + 0.05) / (Math.min(one, two) + 0.05);
 }
 function faint() {
-  const texts = [...document.querySelectorAll("body *")].filter((e) => e.checkVisibility() && e.tagName !== "SCRIPT" && e.tagName !== "STYLE" &&
+  const texts = [...document.querySelectorAll("body *:not(script):not(style)")].filter((e) => e.checkVisibility() &&
     [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()));
   return texts.filter((e) => contrast(e) < 4.5).map((e) => e.textContent.trim().slice(0, 40) + " (" + contrast(e).toFixed(1) + ")");
 }
@@ -106,8 +106,8 @@ function crossing(selector) {
 function firstScreen() {
   const parts = {verdict: ".answer", recommendation: ".do", plot: ".forest"};
   for (const [name, selector] of Object.entries(parts)) {
-    const box = document.querySelector(selector).getBoundingClientRect();
-    if (box.top < 0 || box.bottom + scrollY > HEIGHT) faults.push("first screen: the " + name + " ends at " + Math.round(box.bottom) + " of " + HEIGHT);
+    const end = Math.round(document.querySelector(selector).getBoundingClientRect().bottom + scrollY);
+    if (end > HEIGHT) faults.push("first screen: the " + name + " ends at " + end + " of " + HEIGHT);
   }
   if (!document.querySelectorAll(".forest tbody td.plot > b").length) faults.push("first screen: the plot has no marks");
 }
@@ -119,7 +119,8 @@ async function measure() {
   for (const closed of document.querySelectorAll("details:not(.vega-embed details)")) closed.open = true;
   for (const button of document.querySelectorAll("button[aria-controls]")) {
     button.click();
-    if (!document.getElementById(button.getAttribute("aria-controls")).checkVisibility()) faults.push("details do not open: " + button.textContent);
+    const details = document.getElementById(button.getAttribute("aria-controls"));
+    if (!details.checkVisibility()) faults.push("details do not open: " + button.textContent);
   }
   for (const text of faint()) faults.push("contrast below 4.5: " + text);
   for (const figure of document.querySelectorAll("figure")) {
