@@ -116,7 +116,9 @@ def _make_table(found: Overview, findings: Findings, names: Sequence[str], at_ed
     if console.width >= WIDE:
         plot = ""
         columns[INTERVAL] = ["" if row.gain is None or not isfinite(row.gain.low) else _format_ends(row.gain) for row in found.rows]
-    worse = {"worse off": [f"{100 * row.clearly_worse:.0f} %" if isfinite(row.clearly_worse) else "" for row in found.rows]}
+    worse: dict[str, list[str | Text]] = {
+        "worse off": [f"{100 * row.clearly_worse:.0f} %" if isfinite(row.clearly_worse) else "" for row in found.rows]
+    }
     worse = worse if any(worse["worse off"]) else {}
     used = sum(2 + max(map(len, (title, *map(str, cells)))) for title, cells in (columns | worse).items())
     width = min(max(console.width - max(MIN_NAME, *map(len, names)) - used - 2, MIN_PLOT), MAX_PLOT)
