@@ -49,7 +49,8 @@ class OverviewRow:
     role: MethodRole
     gain: Difference | None
     score: float  # the headline score, a share
-    clearly_worse: float  # the share of clients that are clearly worse off than under the baseline
+    clearly_worse: float  # the share of clients that are clearly worse off than under the baseline; nan where none could be tested
+    worse: float  # the share that scores lower, which may be chance
     against_alone: Difference | None
     against_finetuned: Difference | None
     similarity: Difference | None  # the part of the gain that similarity brings over random groups
@@ -165,6 +166,7 @@ def _make_row(findings: Findings, names: dict[str, str], label: str, of: str | N
         gain=None if is_base else make_difference(finding.gap, margin, finding.outcome if finding.role == "method" else None),
         score=finding.scores[findings.score].mean,
         clearly_worse=nan if is_base or not tested else finding.fairness.clearly_worse / tested,
+        worse=nan if is_base else finding.fairness.worse,
         against_alone=compare_with("local"),
         against_finetuned=compare_with("finetuned"),
         similarity=make_difference(part.gain, margin) if part is not None else None,
@@ -225,7 +227,7 @@ def _describe_rivals(best: OverviewRow) -> str:
     known = {name: own for name, own in found.items() if own is not None and isfinite(own.low)}
     for kind, words in (("worse", "worse than"), ("equivalent", "equivalent to"), ("inconclusive", "not significantly better than")):
         if names := [name for name, own in known.items() if own.verdict == kind]:
-            return f"; {words} {' and '.join(names)}"
+            return f"; {words} {(' or ' if kind == 'inconclusive' else ' and ').join(names)}"
     return f"; better than {' and '.join(known)} too" if known else ""
 
 
@@ -272,6 +274,9 @@ def _write_recommendation(findings: Findings, rows: Sequence[OverviewRow]) -> st
         best = next(other for other in rows if other.spec == chosen.best)
         ahead = f"{best.label} is only {format_points(best.score - row.score)} points ahead"
         return f"{_describe_use(row)} ({score}): it is simpler, and {ahead}."
+    if row.role != "method" and any(other.role == "method" for other in rows):
+        assert row.gain is not None
+        return f"{_describe_use(row)} ({score}): it beats {base.label} by {format_signed(row.gain.mean)} points, more than any method."
     tied = [other.label for other in rows if _is_tied(findings, other, row)]
     others = f"; {' and '.join(tied)} {'does' if len(tied) == 1 else 'do'} not differ from it significantly" if tied else ""
     return f"{_describe_use(row)} ({score}){_describe_exceptions(findings, row, base)}{others}."

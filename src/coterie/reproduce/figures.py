@@ -11,14 +11,13 @@ import pandas as pd
 
 from coterie._util.files import write_inside
 from coterie.core.arrays import Doubles
-from coterie.report.style import OKABE_ITO, pick_distinct_colours
+from coterie.report.style import OKABE_ITO, pick_method_colours
 from coterie.reproduce.rejudge import ReproductionResult
 from coterie.reproduce.result_files import select_rounds, select_rows
 from coterie.reproduce.study_files import load_study_code
 from coterie.reproduce.values import PartValues
 from coterie.statistics import compute_t_bands
 
-FIRST_COLOURS = tuple(OKABE_ITO[name] for name in ("blue", "orange", "green", "vermillion", "purple", "sky", "black"))
 SOURCE_DASHES = {"ours": [1, 0], "the paper's": [6, 4]}  # dashes
 
 
@@ -46,7 +45,7 @@ def draw_curves(alt: Any, outcome: ReproductionResult) -> Any:
 
 def colour_by_line(alt: Any, lines: Sequence[str], drawn: Collection[str]) -> Any:
     """A colour for each line, in all figures of a study the same, and a legend of those that are drawn."""
-    scale = alt.Scale(domain=list(lines), range=list(pick_distinct_colours(len(lines), FIRST_COLOURS)))
+    scale = alt.Scale(domain=list(lines), range=list(pick_method_colours(lines).values()))
     named = [line for line in lines if line in drawn]
     legend = alt.Legend(values=named, labelLimit=300, symbolOpacity=1, symbolStrokeWidth=3)
     return alt.Color("line:N", scale=scale, title=None, legend=legend)
