@@ -87,7 +87,7 @@ def _make_option(table: SettingsClass, name: str, defaults: dict[str, Any]) -> i
     panel = f.metadata["panel"] or table.panel
     flag, metavar = f.metadata["flag"] or f"--{name.replace('_', '-')}", "<word>" if get_setting_types(table)[name].choices else None
     option = typer.Option(flag, help=get_help(f), rich_help_panel=panel, metavar=metavar)
-    annotation = Annotated[get_type_hints(table)[name], option]
+    annotation: Any = Annotated[get_type_hints(table)[name], option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, f.default), annotation=annotation)
 
 
