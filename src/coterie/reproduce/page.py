@@ -221,7 +221,7 @@ def make_part_cells(study: Reproduction, run: PartRun, values: PartValues) -> di
     counts = {len(found) for found in values.numbers.values()} or {len(settings.seeds)}
     fewer = f" of {len(intended.seeds)}" if min(counts) < len(intended.seeds) else ""
     seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{min(counts)}"
-    cells = {"data": format_code_span(settings.data), "model": format_code_span(settings.model)}
+    cells: dict[str, str] = {"data": format_code_span(settings.data), "model": format_code_span(settings.model)}
     if run.part.measure != "training":
         cells["measured"] = run.part.measure
     else:
@@ -244,8 +244,8 @@ def render_parts(outcome: ReproductionResult, kept: StudyRecord) -> Iterator[str
     columns = list(dict.fromkeys(name for row in rows.values() for name in row))
     shared = {name: found.pop() for name in columns if len(found := {row.get(name, "") for row in rows.values()}) == 1}
     if shared:
-        told = (f"{name} {value if isinstance(value, Markup) else escape_markdown(value)}" for name, value in shared.items() if value)
-        yield f"{'All parts: ' if len(rows) > 1 else ''}{'; '.join(told)}.\n"
+        common = (f"{name} {value if isinstance(value, Markup) else escape_markdown(value)}" for name, value in shared.items() if value)
+        yield f"{'All parts: ' if len(rows) > 1 else ''}{'; '.join(common)}.\n"
     left, differs = [name for name in columns if name not in shared], choose_words(study).differs
     reasons = dict.fromkeys(text for row in rows.values() for text in row[differs].split("; ")) if differs in left else {}
     letters = dict(zip((text for text in reasons if text != "as printed"), ascii_lowercase, strict=False))
