@@ -114,9 +114,9 @@ SCORE_TITLES = {
     "by_samples": "by samples",
     "discrepancy_variance": "its variance",
 }
-MEASURED_SCORES = ("literal", "normalised", "r2", "similarity", "silhouette", "round_ms", "round_ratio", *NOTED_SCORES)
-MEASURED_SCORES += ("by_samples", "server_ms")
-TWO_DIGIT_SCORES = ("ari", "r2", "literal", "normalised", "similarity", "silhouette", "round_ratio", "flatness", "by_samples")
+INDICES = ("literal", "normalised", "r2", "similarity", "silhouette")
+MEASURED_SCORES = (*INDICES, "round_ms", "round_ratio", *NOTED_SCORES, "by_samples", "server_ms")
+TWO_DIGIT_SCORES = ("ari", *INDICES, "round_ratio", "flatness", "by_samples")
 
 
 def make_score_frame(outcome: ReproductionResult) -> pd.DataFrame:

@@ -38,7 +38,7 @@ Measure = Callable[[Federation, Settings], list[Measurement]]
 
 def measure_pni(federation: Federation, settings: Settings) -> list[Measurement]:
     """FedSim's index (Section 3.3), as printed and normalised, for each seed."""
-    world = World.of(federation, settings.model)
+    world = World.from_spec(federation, settings.model)
     clients, found = world.problem.roster.clients, []
     with LoopEngine(world) as engine:
         for seed in settings.seeds:
