@@ -164,7 +164,7 @@ def _most(leak: Leak) -> float:
 
 def main() -> None:
     """Measure, and write the tables between their marks."""
-    worlds = {draw: World.of(load(DATA, draw), MODEL) for draw in (*KNOWN, *OTHER)}
+    worlds = {draw: World.from_spec(load(DATA, draw), MODEL) for draw in (*KNOWN, *OTHER)}
     found = {name: leaks(name, worlds) for name in (*methods, *VARIANTS, *INSPECTIONS)}
     text = PAGE.read_text()
     for mark, table in {"answers": by_kind(found), "methods": by_method(found)}.items():
