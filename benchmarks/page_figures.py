@@ -112,7 +112,7 @@ def draw_site_shares() -> Chart:
                 shape=alt.Shape("series:N", scale=alt.Scale(domain=series, range=["triangle-down", "circle"])),
             )
         )
-        panels.append(alt.layer(line, dot).properties(width=150, height=150, title=alt.Title(attack, frame="group")))
+        panels.append(alt.layer(line, dot).properties(width=112, height=140, title=alt.Title(attack, frame="group")))
     return alt.hconcat(*panels)
 
 
@@ -172,14 +172,14 @@ def draw_calibration() -> Chart:
             to_chart(rows)
             .mark_point(filled=True, size=70, opacity=0.9)
             .encode(
-                y=alt.Y("federation:N", sort=None, title=None, axis=alt.Axis(ticks=False, domain=False)),
+                y=alt.Y("federation:N", sort=None, title=None, axis=alt.Axis(ticks=False, domain=False, labelPadding=8)),
                 x=alt.X("count:Q", title=None, scale=alt.Scale(domain=[0, 100])),
                 color=alt.Color("what:N", scale=alt.Scale(domain=words, range=[OKABE_ITO["blue"], OKABE_ITO["orange"]])),
                 shape=alt.Shape("what:N", scale=alt.Scale(domain=words, range=["circle", "diamond"])),
             )
-            .properties(width=250, height=22 * len({row["federation"] for row in rows}), title=alt.Title(title, frame="group"))
+            .properties(width=330, height=20 * len({row["federation"] for row in rows}), title=alt.Title(title, frame="group"))
         )
-    return alt.hconcat(*panels)
+    return alt.vconcat(*panels)
 
 
 ANSWERS = {
