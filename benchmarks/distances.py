@@ -141,7 +141,7 @@ def main() -> None:
     options = parser.parse_args()
     images = Images(options.data_dir)
     print(f"McMahan's CNN on {images.what}, lr {PAPER.lr}, B={PAPER.batch_size}: median (worst) of {STARTS} starts x {CLIENTS} clients")
-    found = table(World.of(images.divided("iid(clients=30,test=0)"), "cnn"), options.device)
+    found = table(World.from_spec(images.divided("iid(clients=30,test=0)"), "cnn"), options.device)
     _printed(found)
     if options.figure:
         draw(found, options.figure)

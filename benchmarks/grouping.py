@@ -17,10 +17,11 @@ from benchmarks.timing import heading, row, verdict
 from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.vectors import Sketch, project
 from coterie.grouping import landmarks
-from coterie.grouping.bipartition import bipartition_by_cosines, bipartition_large
 from coterie.grouping.clustering import (
     agglomerative_clustering,
     agglomerative_clustering_large,
+    bipartition_by_cosines,
+    bipartition_large,
     spectral_clustering,
     spectral_clustering_large,
 )

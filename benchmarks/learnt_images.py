@@ -37,8 +37,8 @@ def dealt_evenly(x: Array, y: Ints, clients: int, test: int) -> Federation:
         y=y,
         classes=tuple(str(c) for c in range(int(y.max()) + 1)),
         ids=tuple(f"client-{k}" for k in range(clients)),
-        train=Parts.of([rows[: len(rows) - test] for rows in whole]),
-        test=Parts.of([rows[len(rows) - test :] for rows in whole]),
+        train=Parts.from_lists([rows[: len(rows) - test] for rows in whole]),
+        test=Parts.from_lists([rows[len(rows) - test :] for rows in whole]),
     )
 
 
@@ -52,7 +52,7 @@ def cifar10(data_dir: Path | None) -> Federation:
 
 def show_learnt(federation: Federation, model: str, local: Local, device: str = "cuda", rounds: int = ROUNDS, starts: int = STARTS) -> None:
     """Accuracy of the mean model after some rounds, for each side over the starts, and how far ours is from the plain loop's."""
-    world = World.of(federation, model)
+    world = World.from_spec(federation, model)
     heading(f"{model}, {len(federation)} clients, {rounds} rounds of {local.epochs} epoch, B={local.batch_size}, {starts} starts")
     plain = PlainLoop(world, local, device)
 

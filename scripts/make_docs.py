@@ -49,6 +49,7 @@ def listing() -> str:
     lines += [f"| `{name}` | {(inspect.getdoc(wrappers[name]) or '').splitlines()[0]} |" for name in wrappers]
     lines += ["", "Settings of each: `coterie methods NAME`. Costs on the pages: `python scripts/make_docs.py --costs`, on", f"`{DATA}`,"]
     lines += ["softmax regression (650 parameters), 10 of 40 clients a round, two local epochs."]
+    lines += ["", "```{toctree}", ":hidden:", ":glob:", "", "*", "```"]
     return "\n".join(lines) + "\n"
 
 

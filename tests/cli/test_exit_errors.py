@@ -164,7 +164,7 @@ def test_odd_input_is_one_sentence(words: list[str], sentence: str, coterie: Com
         ("execution", "[]", "should hold a JSON object"),
         ("execution", '{"engine": 3}', "engine=3"),
         ("execution", '{"motor": "x"}', "has an unknown setting 'motor'"),
-        ("routes", '{"train": 3}', "should say a word for 'train'"),
+        ("routes", '{"train": 3}', "should hold a word for 'train'"),
         ("routes", '"x"', "should hold a JSON object"),
     ],
 )

@@ -115,9 +115,15 @@ def write_verdicts(findings: Findings) -> list[str]:
 
 def write_verdict(findings: Findings, finding: Finding) -> str:
     """What the study finds about one method."""
+    return " ".join(list_verdict_sentences(findings, finding))
+
+
+def list_verdict_sentences(findings: Findings, finding: Finding) -> list[str]:
+    """The same, sentence by sentence."""
     name = findings.display_name(finding.label)
     if not finding.gap.n:
-        return f"{name} cannot be judged: in no run did both it and {findings.display_name(findings.roles.baseline)} reach the last round."
+        base = findings.display_name(findings.roles.baseline)
+        return [f"{name} cannot be judged: in no run did both it and {base} reach the last round."]
     sentences = [_gain_sentence(findings, finding), *describe_divergence(finding), *_last_round_sentences(findings, finding)]
     if finding.gap.testable and finding.decomposition is not None:
         sentences.append(_origin_sentence(finding.decomposition, gained=finding.outcome == "better"))
@@ -126,7 +132,7 @@ def write_verdict(findings: Findings, finding: Finding) -> str:
         why = next(iter(finding.stopped.values()), "why is not recorded")
         pairs = f"{finding.missing} of {findings.repetitions.runs} pairs of runs"
         sentences.append(f"{pairs} are left out, since a run did not reach the end ({why}).")
-    return " ".join(sentences)
+    return sentences
 
 
 def _gain_sentence(findings: Findings, finding: Finding) -> str:

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.analysis.findings import Findings
-from coterie.analysis.roles import MethodRole, build_known, strip_rate, strip_rate_label
+from coterie.analysis.roles import SIMPLER_NAMES, MethodRole, name_methods
 from coterie.core.arrays import Array, Doubles
-from coterie.core.method import Method
-from coterie.methods.fine_tuned import FineTuned
-from coterie.methods.server_optimised import ServerOptimised
+from coterie.methods.controls import Assign
 
 if TYPE_CHECKING:
     import altair as alt
@@ -82,21 +80,11 @@ GROUPS = tuple(OKABE_ITO[name] for name in ("blue", "orange", "green", "purple",
 GREY, BROWN, OLIVE, SLATE = "#7F7F7F", "#8B5A2B", "#8A8D00", "#4A5A8C"  # seen on white and on near-black alike
 UNASSIGNED = "#D0D0D0"  # a client that is in no group
 RAMP = ("#F4F8FB", "#56B4E9", "#0072B2", "#00253A")  # from nothing to all, lightness falling throughout
-LOCAL_NAME = "Training alone"
+LOCAL_NAME = SIMPLER_NAMES["local"]
 SOLID, DASHED, DOTTED, LONG, DOT_DASHED = [1, 0], [6, 4], [2, 3], [12, 4], [6, 3, 2, 3]
-BASELINES: dict[MethodRole, tuple[str, str, list[int]]] = {
-    "uniform": ("FedAvg, equal weights", BROWN, DASHED),
-    "local": (LOCAL_NAME, OLIVE, DOTTED),
-    "finetuned": ("FedAvg, fine-tuned", SLATE, LONG),
-}
-MUTED = (GREY, *(colour for _, colour, _ in BASELINES.values()))
-CONTROLS = {
-    "random": ("random groups", DASHED),
-    "matched": ("random groups of similar sizes", DOT_DASHED),
-    "oracle": ("true groups", DOTTED),
-    "one": ("one group", LONG),
-    "round_robin": ("round-robin groups", LONG),
-}
+SIMPLER_LINES: dict[MethodRole, tuple[str, list[int]]] = {"uniform": (BROWN, DASHED), "local": (OLIVE, DOTTED), "finetuned": (SLATE, LONG)}
+MUTED = (GREY, *(colour for colour, _ in SIMPLER_LINES.values()))
+CONTROL_DASHES: dict[Assign, list[int]] = {"random": DASHED, "matched": DOT_DASHED, "oracle": DOTTED, "one": LONG, "round_robin": LONG}
 
 
 @dataclass(frozen=True)
@@ -109,25 +97,19 @@ class LineStyle:
 
 
 def assign_styles(findings: Findings) -> dict[str, LineStyle]:
-    """By label. Methods under test are coloured in their order; names are short where that is not ambiguous."""
-    roles = findings.roles
-    styles: dict[str, LineStyle] = {}
-    tested = [label for label, role in roles.of.items() if role in ("method", "baseline")]
-    names = dict(zip(tested, _unique_names(tested), strict=True))
-    styles[roles.baseline] = LineStyle(names[roles.baseline], GREY, SOLID)
-    more = [label for role in BASELINES for label in roles.of if roles.of[label] == role and roles.first(role) != label]
+    """By label. Methods under test are coloured in their order; a control has its method's colour and another dash."""
+    roles, names = findings.roles, name_methods(findings.roles)
+    lines: dict[str, tuple[str, list[int]]] = {roles.baseline: (GREY, SOLID)}
+    more = [label for role in SIMPLER_LINES for label in roles.of if roles.of[label] == role and roles.first(role) != label]
     colours = dict(zip([*roles.methods, *more], pick_distinct_colours(len(roles.methods) + len(more), METHODS, MUTED), strict=True))
     for label in roles.methods:
-        colour = colours[label]
-        styles[label] = LineStyle(names[label], colour, SOLID)
-        for how, control in roles.controls.get(label, {}).items():
-            kind, dash = CONTROLS[how]
-            styles[control] = LineStyle(f"{names[label]}, {kind}", colour, dash)
+        lines[label] = colours[label], SOLID
+        lines |= {control: (colours[label], CONTROL_DASHES[how]) for how, control in roles.controls.get(label, {}).items()}
     for label, role in roles.of.items():
-        if role in BASELINES:
-            name, colour, dash = BASELINES[role]
-            styles[label] = LineStyle(strip_rate_label(label), colours[label], dash) if label in colours else LineStyle(name, colour, dash)
-    return {label: styles[label] for label in roles.of}
+        if role in SIMPLER_LINES:
+            colour, dash = SIMPLER_LINES[role]
+            lines[label] = colours.get(label, colour), dash
+    return {label: LineStyle(names[label], *lines[label]) for label in roles.of}
 
 
 def pick_group_colours(numbers: int) -> tuple[str, ...]:
@@ -159,20 +141,3 @@ def make_opacity(shown: "alt.Parameter", on: float = 1.0, off: float = 0.04) -> 
     import altair as alt
 
     return alt.when(shown).then(alt.value(on)).otherwise(alt.value(off))
-
-
-def _unique_names(labels: Sequence[str]) -> list[str]:
-    """The methods' plain names; those that share one are called by their full specs."""
-    names = [_plain_name(build_known(label), label) for label in labels]
-    return [name if names.count(name) == 1 else strip_rate_label(label) for name, label in zip(names, labels, strict=True)]
-
-
-def _plain_name(method: Method[Any] | None, label: str) -> str:
-    if method is None:
-        return label
-    method = strip_rate(method)
-    if isinstance(method, FineTuned):
-        return f"{_plain_name(method.method, label)}, fine-tuned"
-    if isinstance(method, ServerOptimised):
-        return f"{_plain_name(method.method, label)}, server-side optimiser"
-    return type(method).__name__

@@ -1,74 +1,27 @@
-"""The report's phrases: repetitions, sources of error, a sentence on each method, gains and groups of clients."""
+"""The report's phrases: a sentence on each method, gains and groups of clients, and the next steps."""
 
 import inspect
 from collections import Counter
 from collections.abc import Sequence
-from math import isnan
+from math import ceil, isnan
 from typing import Any
 
 import numpy as np
 
-from coterie._util.formatting import format_count
-from coterie.analysis import verdict
-from coterie.analysis.draws import Gap
+from coterie.analysis.caveats import suggest_more_runs
 from coterie.analysis.findings import Finding
+from coterie.analysis.overview import Overview, format_signed
 from coterie.analysis.roles import build_known, strip_rate
 from coterie.analysis.verdict import format_points
+from coterie.analysis.verdict_rules import UNDECIDED
 from coterie.core.method import Method
-from coterie.data.content import Redrawn
 from coterie.methods.fine_tuned import FineTuned
 from coterie.report.federation_view import FederationView
-from coterie.report.style import LOCAL_NAME
-from coterie.statistics import Interval
-
-OTHER_DRAWS: dict[Redrawn, str] = {
-    "everything": "other data of this kind",
-    "partition": "another partition of the data",
-    "split": "another split into training and test data",
-}
-
-
-def format_signed(value: float) -> str:
-    """Points with a sign that is as wide as a plus."""
-    return verdict.format_signed(value).replace("-", "−")
-
-
-def format_interval(low: float, high: float) -> str:
-    """An interval, with such signs."""
-    return verdict.format_interval(low, high).replace("-", "−")
 
 
 def name_some(names: Sequence[str], most: int = 5) -> str:
     """The first of these names, and how many there are more."""
     return f"{', '.join(names[:most])}{f' and {len(names) - most} more' if len(names) > most else ''}"
-
-
-def join_names(names: list[str]) -> str:
-    """Methods in a sentence."""
-    return " and ".join("training alone" if name == LOCAL_NAME else name for name in names)
-
-
-def describe_repetitions(view: FederationView) -> str:
-    """How often everything was run."""
-    repetitions = view.findings.repetitions
-    if not repetitions.several_draws:
-        return format_count(repetitions.runs, "run")
-    most = int(repetitions.compared.sum(axis=1).max())
-    return f"{len(repetitions.draws)} splits" + (f", {most} runs each" if most > 1 else "")
-
-
-def describe_sources(view: FederationView, gap: Gap) -> str:
-    """Each source of error in plain words, with its interval."""
-    repetitions, sources = view.findings.repetitions, []
-    if repetitions.several_draws and isinstance(gap.sources.draws, Interval):
-        sources.append(f"{OTHER_DRAWS[repetitions.redrawn]} ({format_interval(gap.sources.draws.low, gap.sources.draws.high)})")
-    elif not repetitions.several_draws:
-        sources.append(f"further runs on this one split of the data ({format_interval(gap.units.low, gap.units.high)})")
-    own = gap.sources.clients
-    if isinstance(own, Interval):
-        others = "other samples of these clients" if "samples of" in own.over else "other clients like these"
-        sources.append(f"{others} ({format_interval(own.low, own.high)}{', at the widest' if own.bound else ''})")
-    return " and ".join(sources)
 
 
 METHOD_SENTENCES = {
@@ -186,3 +139,31 @@ def describe_groups(view: FederationView, finding: Finding) -> list[str]:
     ids = view.findings.records.ids
     members = "; ".join(", ".join(ids[i] for i in sorted(group)) for group in sorted(groups, key=min))
     return [f"Its groups are {members} (in {count} of {len(runs)} runs)."]
+
+
+def list_next_steps(view: FederationView, overview: Overview) -> list[str]:
+    """What to run next: the model to export, more splits of the data, or more test data."""
+    findings, steps = view.findings, []
+    if overview.recommended is not None and findings.roles.of[overview.recommended] != "local":
+        steps.append(f"Export its models: coterie export DIR --method '{overview.recommended}'.")
+    if not findings.repetitions.several_draws:
+        steps.append("Repeat the study over other splits of the data, of which it has one: coterie resume DIR --draws 10.")
+    else:
+        steps += suggest_more_runs(findings)
+    undecided = [label for label in findings.roles.methods if findings.methods[label].outcome in UNDECIDED]
+    enough = [count for label in undecided if (count := _estimate_samples(view, label)) is not None]
+    if enough:
+        samples = f"about {min(enough):,} test samples, not {int(findings.records.test.sum()):,}"
+        steps.append(f"Collect more test data: {samples}, would settle the smallest of the open differences.")
+    return steps
+
+
+def _estimate_samples(view: FederationView, label: str) -> int | None:
+    """Test samples with which a difference of this size would exclude 0, where these are what leaves it open."""
+    gap = view.findings.methods[label].gap
+    widest = gap.sources.widest
+    if widest is None or widest[0] != "test clients" or not gap.mean or not widest[1].low <= 0 <= widest[1].high:
+        return None
+    times = (widest[1].width / 2 / abs(gap.mean)) ** 2  # an error falls with the root of the samples
+    exact = times * float(view.findings.records.test.sum())
+    return ceil(exact / 100) * 100 if exact < 1e6 else None

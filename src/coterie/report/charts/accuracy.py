@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.analysis.comparison import Comparison, compare_evidence
 from coterie.analysis.costs import compute_time_curves
+from coterie.analysis.roles import CONTROL_NAMES
 from coterie.analysis.verdict import describe_score
 from coterie.evidence.reader import Evidence
 from coterie.report.charts.elements import (
@@ -22,7 +23,7 @@ from coterie.report.charts.elements import (
 )
 from coterie.report.federation_view import MAX_ROUNDS, FederationView, pick_evenly, to_percent
 from coterie.report.figure import PANEL, Figure
-from coterie.report.style import BROWN, CONTROLS, GREY, OKABE_ITO, OLIVE, SOLID, LineStyle, make_scales
+from coterie.report.style import BROWN, CONTROL_DASHES, GREY, OKABE_ITO, OLIVE, SOLID, LineStyle, make_scales
 from coterie.run.result import Result
 from coterie.statistics import Ranking
 
@@ -154,11 +155,11 @@ def draw_controls(view: FederationView) -> list[Figure]:
             rows += [{**row, "panel": view.name(label), "method": kind} for row in _curve_rows(view, shown)]
     if not rows:
         return []
-    known = (view.baseline.name, "similar groups", *(kind for kind, _ in CONTROLS.values()))
+    known = (view.baseline.name, "similar groups", *CONTROL_NAMES.values())
     used = [kind for kind in known if any(row["method"] == kind for row in rows)]
     colours = {"similar groups": OKABE_ITO["blue"], "random groups": OKABE_ITO["orange"], "true groups": OKABE_ITO["green"]}
     colours |= {"random groups of similar sizes": OKABE_ITO["purple"], "one group": BROWN, "round-robin groups": OLIVE}
-    dashes = dict(CONTROLS.values())
+    dashes = {CONTROL_NAMES[how]: dash for how, dash in CONTROL_DASHES.items()}
     styles = [LineStyle(kind, colours.get(kind, GREY), dashes.get(kind, SOLID)) for kind in used]
     panel = draw_lines(rows, styles, make_rounds_axis(), make_measure_axis(view.metric.axis), _round_tooltip(view), band=True).properties(
         width=PANEL, height=220
