@@ -17,7 +17,8 @@ from coterie.report.style import OKABE_ITO
 
 PAGE = Path(__file__).with_name("README.md")
 PRECISIONS = {"float32": OKABE_ITO["blue"], "TF32": OKABE_ITO["orange"], "bf16": OKABE_ITO["green"]}
-TABLES = {"CPU, two cores": "## Training on a CPU", "GPU, networks": "## Networks on a GPU", "GPU, large models": "## Large models on a GPU"}
+TABLES = {"CPU": "## Training on a CPU", "GPU, networks": "## Networks on a GPU", "GPU, large models": "## Large models on a GPU"}
+SHAPES = ["circle", "square", "triangle-up"]
 TIMES = re.compile(r"([\d.]+)x")
 
 
@@ -47,7 +48,7 @@ def draw_speed() -> alt.VConcatChart:
         across = alt.X("times:Q", scale=alt.Scale(type="log", domain=[0.8, 100]), title="times faster than a plain PyTorch loop")
         down = alt.Y("workload:N", sort=names, title=None, axis=alt.Axis(labelLimit=300, ticks=False, domain=False))
         colour = alt.Color("precision:N", scale=alt.Scale(domain=list(PRECISIONS), range=list(PRECISIONS.values())), title="precision")
-        shape = alt.Shape("precision:N", scale=alt.Scale(domain=list(PRECISIONS), range=["circle", "square", "triangle-up"]), title="precision")
+        shape = alt.Shape("precision:N", scale=alt.Scale(domain=list(PRECISIONS), range=SHAPES), title="precision")
         dot = to_chart(dots).mark_point(size=80, filled=True, opacity=1).encode(x=across, y=down, color=colour, shape=shape)
         tick = to_chart(ticks).mark_tick(thickness=3, size=18, color="black").encode(x=across, y=down)
         panels.append(alt.layer(tick, dot).properties(width=520, height=24 * len(names), title=f"{place} (bar: target)"))
