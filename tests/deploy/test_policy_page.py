@@ -9,6 +9,7 @@ import pytest
 
 import coterie as ct
 from coterie.core.specs import split_at
+from coterie.deploy.site.policy import Policy
 from coterie.engines.engine import StampedAsk
 from coterie.engines.local_engine import LocalEngine
 from coterie.methods.catalogue import methods
@@ -46,3 +47,17 @@ def test_a_study_asks_what_the_page_lists(spec: str, cell: str, monkeypatch: pyt
     ct.study(spec, data="synthetic(0,0,clients=6,most=12)", rounds=3, batch_size=None, execution=ct.Execution(engine="loop", threads=1))
     assert asked - {"Evaluate"} == set(re.findall(r"`(\w+)`", cell))
     assert has_rule == {"local rule" in cell}
+
+
+def test_every_key_has_a_row_with_its_default() -> None:
+    (table,) = re.findall(r"\| key \| default \| meaning \|\n\| --- \| --- \| --- \|\n(.*?)\n\n", PAGE, re.DOTALL)
+    shown: dict[str, str] = {}
+    for row in table.splitlines():
+        names, default, *_ = row.strip("| ").split(" | ")
+        defaults = re.split(r",(?= )", default) if "," in names and default[0].isdigit() else [default] * names.count("`")
+        shown |= dict(zip(re.findall(r"`\[?(\w+)\]?`", names), defaults, strict=False))
+    settings = {name: field.default for name, field in Policy.model_fields.items() if name not in ("privacy", "approve")}
+    assert set(shown) == set(settings)
+    for name, value in settings.items():
+        if isinstance(value, bool | int | float):
+            assert shown[name].strip().replace(",", "") == (str(value).lower() if isinstance(value, bool) else f"{value:.0f}"), name
