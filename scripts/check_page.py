@@ -55,9 +55,7 @@ AXES = {  # of each chart of an inspection, where they are the same whatever was
     "pilot": ("accuracy, %", "one model", "groups", "random groups of the same sizes"),
     "gains": ("clients, from worst to best", "gain over one model, points"),
 }
-OUTSIDE = re.compile(
-    r"""<(?:script|img|iframe|link)[^>]*\b(?:src|href)\s*=\s*(?!["']?data:)|@import|url\(\s*["']?https?:""", re.IGNORECASE
-)
+OUTSIDE = re.compile(r"""<(?:script|img|iframe|link)[^>]*\b(?:src|href)\s*=\s*(?!["']?data:)|@import|url\(\s*["']?https?:""", re.IGNORECASE)
 
 PROBE = r"""<script>
 const faults = [];
