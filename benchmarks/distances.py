@@ -77,7 +77,7 @@ def by_engine(engine: LoopEngine | BatchedEngine) -> Side:
 
 
 def without_cudnn(side: Side) -> Side:
-    """cuDNN's float32 convolutions of nothing but noughts need not be nought; torch's own are."""
+    """cuDNN's float32 convolutions of zeros need not be zero; torch's own are."""
 
     def vectors(ask: StampedAsk) -> Floats:
         with torch.backends.cudnn.flags(enabled=False):

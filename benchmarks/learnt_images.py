@@ -29,7 +29,7 @@ Round = Callable[[Floats, int], Floats]  # a start and the round's number -> the
 
 
 def dealt_evenly(x: Array, y: Ints, clients: int, test: int) -> Federation:
-    """The samples dealt out evenly; the last of each client's are its test part."""
+    """The samples partitioned evenly; the last of each client's are its test part."""
     whole = np.split(np.arange(len(x)), clients)
     return Federation(
         name="dealt evenly",
@@ -87,7 +87,7 @@ def learnt(world: World, train: Round, rounds: int, starts: int, device: str) ->
 
 
 def accuracy_of(world: World, model: Floats, device: str) -> float:
-    """Of one model on everybody's test part."""
+    """Of one model on all clients' test parts."""
     clients = np.arange(len(world.federation))
     with BatchedEngine(world, device) as engine:
         [found] = engine.run([StampedAsk(Evaluate(Serving.one(clients, model)), seed=0, round_=1)])

@@ -30,6 +30,7 @@ METHODS = {
     "robust": "Robust",
 }
 Row = dict[str, str]
+Chart = Any  # of altair, in any of its kinds
 
 
 def read_table(page: Path, mark: str) -> list[Row]:
@@ -52,50 +53,40 @@ def to_chart(rows: list[dict[str, Any]]) -> alt.Chart:
     return alt.Chart(alt.InlineData(values=values))
 
 
-def draw_attacks() -> alt.HConcatChart | alt.VConcatChart:
+def draw_attacks() -> Chart:
     """Accuracy under each attack, coloured by what is lost against no attack; without a guard at the left, with it at the right."""
-    panels = []
+    lines = []
     for title, mark in (("Digits, 8 of 40 clients malicious", "digits-accuracy-20"), ("MNIST, 200 of 1,000", "mnist-accuracy-20")):
         table = read_table(ATTACKS, f"<!-- poisoning:{mark} -->")
-        sides = []
-        for guard in ("", "+guard"):
-            rows = []
-            for row in table:
-                spec = row["method"].strip("`")
-                if spec.endswith("+guard") == bool(guard):
-                    clean = float(row["no attack"])
-                    name = METHODS[spec.partition("(")[0].partition("+")[0]]
-                    cells = {attack: float(value) for attack, value in row.items() if attack != "method"}
-                    rows += [
-                        {"method": name, "attack": a, "accuracy": v, "lost": clean - v, "none": a == "no attack"} for a, v in cells.items()
-                    ]
-            attacks = list(dict.fromkeys(row["attack"] for row in rows))
-            base = to_chart(rows).encode(
-                x=alt.X(
-                    "attack:N",
-                    sort=attacks,
-                    title=None,
-                    axis=alt.Axis(orient="top", labelAngle=-35, labelOverlap=False, domain=False, ticks=False),
-                ),
-                y=alt.Y("method:N", sort=None, title=None, axis=alt.Axis(domain=False, ticks=False, labels=not guard)),
-            )
-            colour = alt.Color(
-                "lost:Q",
-                scale=alt.Scale(domain=[0, 10, 30], range=["#ffffff", "#f6c9a6", OKABE_ITO["vermillion"]], clamp=True, interpolate="rgb"),
-                legend=alt.Legend(title="points lost to the attack", orient="bottom", gradientLength=200, titleLimit=300, format=".0f"),
-            )
-            tile = base.mark_rect(stroke="#dcdcdc").encode(color=colour)
-            text = base.mark_text(fontSize=12).encode(text=alt.Text("accuracy:Q", format=".0f"), color=alt.value("#111111"))
-            sides.append(
-                alt.layer(tile, text).properties(
-                    width=340, height=22 * len({r["method"] for r in rows}), title=f"{title}, {'with' if guard else 'no'} guard"
-                )
-            )
-        panels.append(alt.hconcat(*sides).resolve_scale(color="shared"))
-    return alt.vconcat(*panels)
+        sides = [[row for row in table if row["method"].strip("`").endswith("+guard") == guarded] for guarded in (False, True)]
+        panels = [_draw_attacked(side, f"{title}, {words}") for side, words in zip(sides, ("no guard", "with guard"), strict=True)]
+        lines.append(alt.hconcat(*panels).resolve_scale(color="shared"))
+    return alt.vconcat(*lines)
 
 
-def draw_site_shares() -> alt.HConcatChart:
+def _draw_attacked(table: list[Row], title: str) -> Chart:
+    """One panel: a row a method, a column an attack."""
+    rows, attacks = [], [name for name in table[0] if name != "method"]
+    for row in table:
+        name = METHODS[re.split(r"[`(+]", row["method"])[1]]
+        clean = float(row["no attack"])
+        rows += [
+            {"method": name, "attack": attack, "accuracy": float(row[attack]), "lost": clean - float(row[attack])} for attack in attacks
+        ]
+    columns = alt.Axis(orient="top", labelAngle=-35, labelOverlap=False, domain=False, ticks=False)
+    base = to_chart(rows).encode(
+        x=alt.X("attack:N", sort=attacks, title=None, axis=columns),
+        y=alt.Y("method:N", sort=None, title=None, axis=alt.Axis(domain=False, ticks=False, labels="no guard" in title)),
+    )
+    shades = ["#ffffff", "#f6c9a6", OKABE_ITO["vermillion"]]
+    legend = alt.Legend(title="points lost to the attack", orient="bottom", gradientLength=200, titleLimit=300, format=".0f")
+    scale = alt.Scale(domain=[0, 10, 30], range=shades, clamp=True, interpolate="rgb")
+    tile = base.mark_rect(stroke="#dcdcdc").encode(color=alt.Color("lost:Q", scale=scale, legend=legend))
+    text = base.mark_text(fontSize=12).encode(text=alt.Text("accuracy:Q", format=".0f"), color=alt.value("#111111"))
+    return alt.layer(tile, text).properties(width=340, height=22 * len(table), title=title)
+
+
+def draw_site_shares() -> Chart:
     """Accuracy with one malicious site of three quarters of the clients, without a bound on its share and with it."""
     table = read_table(ATTACKS, "<!-- site shares -->")
     series = ["no bound", "most_share = 1/3"]
@@ -121,11 +112,11 @@ def draw_site_shares() -> alt.HConcatChart:
                 shape=alt.Shape("series:N", scale=alt.Scale(domain=series, range=["triangle-down", "circle"])),
             )
         )
-        panels.append(alt.layer(line, dot).properties(width=150, height=150, title=alt.Title(attack, frame="group")))
+        panels.append(alt.layer(line, dot).properties(width=112, height=140, title=alt.Title(attack, frame="group")))
     return alt.hconcat(*panels)
 
 
-def draw_error_rates() -> alt.HConcatChart:
+def draw_error_rates() -> Chart:
     """False positives of the deciding test by the shape of differences, and coverage of the interval over draws by design."""
     kinds = {"normal": "normal", "t, 3 degrees": "heavy tails (t, 3 df)", "skewed up": "skewed up", "skewed down": "skewed down"}
     kinds |= {"discrete": "discrete", "real": "real (Natural-12)"}
@@ -134,7 +125,7 @@ def draw_error_rates() -> alt.HConcatChart:
         for row in read_table(RATES, "<!-- deciding test -->")
         for kind, title in kinds.items()
     ]
-    covered = []
+    covered: list[dict[str, Any]] = []
     for row in read_table(RATES, "<!-- coverage -->"):
         seeds = "own seeds" if row["seeds"] == "own" else f"shared seeds: {row['draws x seeds'].split(' x ')[1]}"
         shape = "" if row["shape"] == "normal" else f", {row['shape']}"
@@ -145,7 +136,7 @@ def draw_error_rates() -> alt.HConcatChart:
     return alt.hconcat(left, right).resolve_scale(color="independent", shape="independent")
 
 
-def _draw_rates(rows: list[dict[str, Any]], title: str, domain: tuple[float, float], band: tuple[float, float]) -> alt.LayerChart:
+def _draw_rates(rows: list[dict[str, Any]], title: str, domain: tuple[float, float], band: tuple[float, float]) -> Chart:
     """A dot a design, by kind of study; the band is what is aimed at."""
     series = list(dict.fromkeys(row["test"] for row in rows))
     colours = [OKABE_ITO[name] for name in ("blue", "vermillion", "green", "purple")]
@@ -165,7 +156,7 @@ def _draw_rates(rows: list[dict[str, Any]], title: str, domain: tuple[float, flo
     return alt.layer(aim, dot).properties(width=270, height=180, title=alt.Title(title, frame="group"))
 
 
-def draw_calibration() -> alt.HConcatChart:
+def draw_calibration() -> Chart:
     """How often `inspect` reports distinct groups: where there are groups (and with their right number), and where there are none."""
     table = read_table(CALIBRATION, "<!-- calibration -->")
     words = ["distinct groups reported", "with the right number"]
@@ -181,14 +172,14 @@ def draw_calibration() -> alt.HConcatChart:
             to_chart(rows)
             .mark_point(filled=True, size=70, opacity=0.9)
             .encode(
-                y=alt.Y("federation:N", sort=None, title=None, axis=alt.Axis(ticks=False, domain=False)),
+                y=alt.Y("federation:N", sort=None, title=None, axis=alt.Axis(ticks=False, domain=False, labelPadding=8)),
                 x=alt.X("count:Q", title=None, scale=alt.Scale(domain=[0, 100])),
                 color=alt.Color("what:N", scale=alt.Scale(domain=words, range=[OKABE_ITO["blue"], OKABE_ITO["orange"]])),
                 shape=alt.Shape("what:N", scale=alt.Scale(domain=words, range=["circle", "diamond"])),
             )
-            .properties(width=250, height=22 * len({row["federation"] for row in rows}), title=alt.Title(title, frame="group"))
+            .properties(width=330, height=20 * len({row["federation"] for row in rows}), title=alt.Title(title, frame="group"))
         )
-    return alt.hconcat(*panels)
+    return alt.vconcat(*panels)
 
 
 ANSWERS = {
@@ -208,7 +199,7 @@ ANSWERS = {
 }
 
 
-def draw_leaks() -> alt.LayerChart:
+def draw_leaks() -> Chart:
     """How well label proportions can be recovered from each kind of answer, by an attacker who has learned and by one who has not."""
     series = {"learned": "after learning elsewhere", "without learning": "without learning"}
     rows = []
@@ -234,7 +225,7 @@ def draw_leaks() -> alt.LayerChart:
     return alt.layer(line.encode(x=across, y=height, x2=alt.datum(0)), dot).properties(width=330, height=290)
 
 
-def draw_asynchronous() -> alt.HConcatChart:
+def draw_asynchronous() -> Chart:
     """What asynchronous rounds change, for all clients and for the slow ones."""
     titles = {
         "<!-- ten clients -->": "digits/dirichlet, one of ten slow",
@@ -265,7 +256,7 @@ def draw_asynchronous() -> alt.HConcatChart:
     return alt.hconcat(*panels)
 
 
-FIGURES: dict[str, Callable[[], Any]] = {
+FIGURES: dict[str, Callable[[], Chart]] = {
     "attacks": draw_attacks,
     "site-shares": draw_site_shares,
     "error-rates": draw_error_rates,

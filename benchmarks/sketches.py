@@ -42,7 +42,7 @@ METHODS = {  # by name: the settings, and how many sketches a client sends at mo
 
 
 def specs(small: bool) -> dict[str, dict[str, Any]]:
-    """Every method to run, with what the line says of it."""
+    """Every method to run, with what its line records."""
     found: dict[str, dict[str, Any]] = {}
     for name, (begin, releases) in METHODS.items():
         full = begin.replace(",assign_on=sketch", "")

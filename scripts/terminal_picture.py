@@ -28,9 +28,9 @@ def draw(folder: Path) -> str:
     os.environ["COLUMNS"] = WIDTH
     console = PlainConsole()
     console.record, console.file = True, io.StringIO()
-    split = COMMAND.index("--rounds")
-    for line in (f"$ {shlex.join(COMMAND[:split])} \\", f"    {shlex.join([*COMMAND[split:], '--out', 'runs/digits'])}"):
-        console.print(make_bold(line))
+    data, rest = COMMAND.index("--data"), COMMAND.index("--rounds")
+    words = [f"$ {shlex.join(COMMAND[:data])}", shlex.join(COMMAND[data:rest]), shlex.join([*COMMAND[rest:], "--out", "runs/digits"])]
+    console.print(make_bold(" \\\n    ".join(words)))
     print_comparison(open_comparison(folder), console)
     text = console.export_svg(title="coterie compare", unique_id="compare")
     text = re.sub(r"\s*@font-face \{.*?\}", "", text, flags=re.DOTALL)

@@ -318,7 +318,7 @@ DEFINITIONS = """
   or the opposite), *inconclusive* (neither; this is not evidence of no effect), *not run*.
 - **Interval**: the widest 95 % interval of these sources. The column "over" names the source.
 - **Control**: what the paper's explanation must beat. Controls are corrected apart and do not count in the totals. † marks what
-  was written down after the scores were known (exploratory).
+  was decided after the scores were known (exploratory).
 """
 
 

@@ -82,7 +82,7 @@ def test_a_client_that_is_worse_off_is_counted_in_a_column(capsys: pytest.Captur
     monkeypatch.setenv("COLUMNS", "80")
     lines = print_levels(LEVELS, capsys, losses={GROUP: 0.4})
     assert next(line for line in lines if line.startswith("FedGroup  ")).endswith("17 %")  # one of six
-    assert "Worse off: clients that FedAvg serves significantly better." in lines
+    assert "Worse: clients that FedAvg serves significantly better." in lines
 
 
 def test_one_run_has_no_interval_and_no_winner(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

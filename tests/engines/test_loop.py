@@ -154,7 +154,7 @@ def test_training_is_keyed_by_seed_round_purpose_and_id() -> None:
     others = [run(ask, seed=4), run(ask, round_=3), run(replace(ask, purpose="warm-up"))]
     assert all(other.vectors.tobytes() != base for other in others)
     order = (4, 3, 2, 1, 0, 5)
-    parts = {name: Parts.from_lists([part[i] for i in order]) for name, part in FEDERATION.parts.items()}
+    parts: dict[str, Any] = {name: Parts.from_lists([part[i] for i in order]) for name, part in FEDERATION.parts.items()}
     moved = World.from_spec(replace(FEDERATION, ids=tuple(FEDERATION.ids[i] for i in order), **parts), "mclr")
     assert run(replace(ask, clients=np.array([0])), moved).vectors.tobytes() == base
 

@@ -95,7 +95,7 @@ def test_a_client_with_too_few_samples_is_left_out_and_named() -> None:
     made = federation(even(8))
     parts = [made.train[i] for i in range(8)]
     parts[3] = parts[3][:3]
-    found = look(made.replace(train=type(made.train).of(parts)))
+    found = look(made.replace(train=type(made.train).from_lists(parts)))
     assert found.left_out == ("client-3",)
     assert len(found.ids) == 7
 
@@ -110,7 +110,7 @@ def test_nothing_to_compare() -> None:
 def test_few_clients_and_equal_ones_are_answered() -> None:
     assert np.isnan(look(federation(even(3))).groups.p)
     made = federation(even(8))
-    copies = made.replace(train=type(made.train).of([made.train[0]] * 8))
+    copies = made.replace(train=type(made.train).from_lists([made.train[0]] * 8))
     found = look(copies)
     assert [a.question for a in write_answers(found)]
     assert found.groups.p > 0.05

@@ -115,7 +115,7 @@ def test_local_only_until_participation_is_fedavg_with_one_client() -> None:
 def test_local_only_without_validation_samples_serves_its_latest_model() -> None:
     federation = worlds.make_federation()
     assert federation.validation is not None
-    parts = type(federation.train).of([part[:0] if i == 0 else part for i, part in enumerate(federation.validation)])
+    parts = type(federation.train).from_lists([part[:0] if i == 0 else part for i, part in enumerate(federation.validation)])
     world = World.from_spec(federation.replace(validation=parts), "mclr")
     state = play(build("local(until=validation,patience=1)"), world=world, rounds=4).states[-1]
     first = np.array([0])

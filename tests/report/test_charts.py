@@ -249,11 +249,13 @@ def test_clients_are_bars_with_names_up_to_forty_and_points_above() -> None:
     assert [row["client"] for row in rows if "client" in row][-1] == "client 0"  # the one that loses is last
     assert {row["client"]: row["lost"] for row in rows if "client" in row}["client 0"] == "clearly worse off"
     assert {row["gain"] for row in rows if row.get("client") == "client 0"} == {-20.0}
+    assert "Triangles: clearly worse off" in figure.note
     assert "Lines are 95 % intervals over seeds" in figure.note
     (figure,) = draw_client_gains(view({"fedavg": BASE, GROUP: above(0.1)}, clients=41))
     places = [row["place"] for row in read_rows(figure) if "place" in row]
     assert len(places) == 41
     assert max(map(abs, places)) <= 0.42
+    assert "Triangles" not in figure.note  # none is clearly worse off
 
 
 def test_points_of_like_values_are_kept_apart() -> None:

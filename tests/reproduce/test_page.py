@@ -56,7 +56,7 @@ def test_how_often_it_is_evaluated(every: int, often: str) -> None:
 def test_a_measurement_that_was_not_run_is_said_to_be_not_run() -> None:
     outcome, run = told(StudyPart(name="p", measure="pni"), PartValues(), why_not="declared, no scores")
     cells = make_part_cells(outcome.study, run, outcome.values["p"])
-    assert (cells["measured"], cells["seeds"]) == ("pni", "10, one draw of the data")
+    assert (cells["measured"], cells["seeds"]) == ("pni", "10")
     assert cells["differs from the paper"] == "not run: declared, no scores"
     assert describe_scores(outcome) == ""  # nothing was trained: there are no accuracies
     assert describe_scores(told(StudyPart(name="p"), scored())[0]).startswith("% accuracy on every client's own test part")
@@ -68,10 +68,11 @@ def test_what_all_parts_share_stands_once_above_their_table() -> None:
     made = made_study(STUDY, parts, [CLAIM])
     runs = [PartRun(part, settings=made.get_settings(part).settings) for part in parts]
     outcome = ReproductionResult(made, runs, {"p": scored(), "q": scored()}, StudyVerdict(()))
-    (shared, header, _, *rows) = render_parts(outcome, StudyRecord("", "", {"p": PartRecord(20, made=Provenance("c" * 40))}))
+    (shared, header, _, *rows, reason) = render_parts(outcome, StudyRecord("", "", {"p": PartRecord(20, made=Provenance("c" * 40))}))
     assert shared.startswith("All parts: data `synthetic(0,0)`; model `mclr`; rounds 20;")
     assert header == "| part | rate | differs from the paper | commit |"
-    assert rows == ["| p | 0.1 | as printed | `cccccccccccc` |", "| q | 0.5 | small\\|er | not recorded |"]
+    assert rows == ["| p | 0.1 | as printed | `cccccccccccc` |", "| q | 0.5 | a | not recorded |"]
+    assert reason == "\n- a: small\\|er."
 
 
 def test_fewer_rounds_and_seeds_than_declared_are_counted() -> None:
@@ -79,7 +80,7 @@ def test_fewer_rounds_and_seeds_than_declared_are_counted() -> None:
     assert run.settings is not None
     short = replace(run, settings=replace(run.settings, plan=replace(run.settings.plan, rounds=5)))
     cells = make_part_cells(outcome.study, short, outcome.values["p"])
-    assert (cells["rounds"], cells["seeds"]) == ("5 of 20", "1 of 10, one draw of the data")
+    assert (cells["rounds"], cells["seeds"]) == ("5 of 20", "1 of 10")
 
 
 def test_scores_are_those_that_claims_and_the_paper_are_about() -> None:
@@ -88,8 +89,8 @@ def test_scores_are_those_that_claims_and_the_paper_are_about() -> None:
         values.add("fedavg", score, 0, 40.0)
     values.add("fedavg | global", "final", 0, 30.0)
     lines = list(render_scores(told(StudyPart(name="p"), values)[0]))
-    assert lines[1] == "|  | final | mean |"  # CLAIM is about the mean
-    assert lines[3:] == ["| `fedavg` | 50.0 | 40.0 |"]
+    assert lines[1] == "| part | method | final | mean |"  # CLAIM is about the mean
+    assert lines[3:] == ["| p | `fedavg` | 50.0 | 40.0 |"]
 
 
 def test_parts_without_curves_are_named() -> None:

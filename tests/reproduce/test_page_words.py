@@ -41,7 +41,7 @@ def test_a_question_of_our_own_has_no_word_of_a_paper() -> None:
     assert "A question of our own, by hand. Does it?" in lines
     assert "| claim | expected | found (95 % CI) | over | p | verdict |" in lines
     assert "| control | expected | found (95 % CI) | over | p | verdict |" in lines
-    assert "### all" in lines
+    assert "## Protocol" in lines
     assert not [line for line in lines if re.search(r"\bpaper|\btheirs\b|replicates", line)]
 
 

@@ -165,11 +165,11 @@ def test_the_page_shows_ours_beside_theirs(carried: tuple[ReproductionResult, Pa
     path = write_page(outcome, tmp_path, "coterie reproduce small")
     page = path.read_text()
     ours = outcome.values["fixed"].mean("fedavg", "final")
-    assert f"| `fedavg` | {ours:.1f} (12.5) |" in page
+    assert f"| fixed | `fedavg` | {ours:.1f} (12.5) |" in page
     assert "not run: data not available: secret" in page
     assert f"**Verdict: {outcome.result.sentence}.**" in page
     assert "- Not covered by the intervals: other splits of the data (" in page
-    assert "| not declared as the paper's own row |" in page
+    assert "not declared as the paper's own row." in page
     frame = pd.read_csv(tmp_path / "small.csv")
     own = frame[(frame["part"] == "fixed") & (frame["method"] == "fedavg")]
     assert np.allclose(own["final"], list(outcome.values["fixed"].of("fedavg", "final").values()), atol=1e-4)

@@ -138,8 +138,10 @@ def test_compare_and_the_report_tell_of_them_apart(tmp_path: Path) -> None:
     command = ["compare", "ifca(groups=2)", "--data", "digits/rotated(clients=10,groups=2)", "--unseen", "0.3", "--out", str(out)]
     ran = runner.invoke(app, [*command, "--rounds", "2", "--draws", "2", "--seeds", "0-1"])
     assert ran.exit_code == 0, ran.output
-    assert "Clients that took no part (3)" in ran.output
-    assert "Clients that took no part (3)" in runner.invoke(app, ["show", str(out)]).output
+    for shown in (ran.output, runner.invoke(app, ["show", str(out)]).output):
+        assert "Unseen: accuracy of the 3 clients that took no part." in shown
+        assert "Clients that took no part (3)" not in shown
+    assert "Clients that took no part (3)" in runner.invoke(app, ["show", str(out), "--details"]).output
     comparison = open_comparison(out)
     (findings,) = comparison.federations
     assert findings.unseen is not None

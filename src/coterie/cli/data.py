@@ -46,6 +46,7 @@ def data(
     from coterie.cli.console import PlainConsole
     from coterie.data.catalogue import load
     from coterie.data.summary import draw_partition
+    from coterie.run.callbacks import StepsBar
 
     console = PlainConsole(stderr=as_json)
     if (as_json or accept) and not check:
@@ -57,7 +58,8 @@ def data(
     elif name is None:
         _list_data(console)
     else:
-        federation = load(name, data_seed or 0, data_dir)
+        with StepsBar(console):
+            federation = load(name, data_seed or 0, data_dir)
         if check:
             _check_federation(federation, console, accept=accept, as_json=as_json)
             return

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from coterie.inspect import Inspection
 
 
-@options.add_settings(Local, Execution, only=("epochs", "batch_size", "lr", "engine", "device", "threads"), epochs=3)
+@options.add_settings(Local, Execution, only=("epochs", "batch_size", "lr", "engine", "device", "threads"), epochs=3, lr=None)
 def inspect(
     given: dict[str, Any],
     data: Annotated[str | None, typer.Option(help="The federation, such as 'digits/rotated(clients=40,groups=4)'.")] = None,

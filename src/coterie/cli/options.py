@@ -26,7 +26,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Training": ("seed", "seeds", "rounds", "pilot", "randoms"),
     "Who takes part": ("unseen", "most", "minimum", "purpose", "timeout"),
     "Execution": ("resume", "budget", "part", "from_", "with_", "anyway", "detach", "trust"),
-    "Output": ("name", "out", "page", "metric", "track", "list_", "details", "as_json"),
+    "Output": ("name", "out", "page", "scores", "metric", "track", "list_", "details", "as_json"),
 }
 
 StudyFolder = Annotated[Path, typer.Argument(help="A folder that 'coterie run', 'compare' or 'reproduce' made.")]
@@ -87,7 +87,7 @@ def _make_option(table: SettingsClass, name: str, defaults: dict[str, Any]) -> i
     panel = f.metadata["panel"] or table.panel
     flag, metavar = f.metadata["flag"] or f"--{name.replace('_', '-')}", "<word>" if get_setting_types(table)[name].choices else None
     option = typer.Option(flag, help=get_help(f), rich_help_panel=panel, metavar=metavar)
-    annotation = Annotated[get_type_hints(table)[name], option]
+    annotation: Any = Annotated[get_type_hints(table)[name], option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, f.default), annotation=annotation)
 
 
@@ -102,7 +102,7 @@ def _put_into_panel(parameter: inspect.Parameter) -> inspect.Parameter:
     if isinstance(info, ArgumentInfo) or info.rich_help_panel is not None:
         return parameter
     info = copy(info)
-    info.rich_help_panel = next(panel for panel, names in PANELS.items() if parameter.name in names)
+    [info.rich_help_panel] = [panel for panel, names in PANELS.items() if parameter.name in names]  # each is in one
     return parameter.replace(annotation=Annotated[kind, info])
 
 

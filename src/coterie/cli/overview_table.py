@@ -22,6 +22,7 @@ MEANINGS = {"●": "significant", "○": "not significant", "◆": "equivalent"}
 ZERO, MARGIN, LEFT, RIGHT, LINE, CROSSING = "│", "┊", "├", "┤", "─", "┼"
 INTERVAL = "95 % interval"
 MIN_PLOT, MAX_PLOT = 20, 60  # columns
+MAX_NOUN = 12  # columns of a metric's name
 WIDE = 100  # columns of a terminal from which intervals are also printed as numbers
 GRID_EDGE = " ^"  # beside a score at a learning rate at the edge of those evaluated
 
@@ -106,18 +107,20 @@ def _get_row_name(row: OverviewRow, found: Overview) -> str:
 def _make_table(found: Overview, findings: Findings, names: Sequence[str], at_edge: frozenset[str], console: PlainConsole) -> "Table":
     gains = [row.gain for row in found.rows if row.gain is not None]
     columns: dict[str, list[str | Text]] = {
-        findings.metric.noun: [_format_score(row, findings, at_edge) for row in found.rows],
+        noun if len(noun := findings.metric.noun) <= MAX_NOUN else "score": [_format_score(row, findings, at_edge) for row in found.rows],
         "gain": ["" if row.gain is None else format_signed(row.gain.mean) for row in found.rows],
     }
     if findings.unseen is not None:
         unseen = findings.unseen.methods
-        columns["unseen"] = [f"{100 * unseen[row.spec].scores[findings.score].mean:.1f}" for row in found.rows]
+        columns["unseen"] = [f"{100 * unseen[row.spec].scores[findings.score].mean:.1f}".replace("nan", "–") for row in found.rows]
     plot = INTERVAL
     if console.width >= WIDE:
         plot = ""
         columns[INTERVAL] = ["" if row.gain is None or not isfinite(row.gain.low) else _format_ends(row.gain) for row in found.rows]
-    worse = {"worse off": [f"{100 * row.clearly_worse:.0f} %" if isfinite(row.clearly_worse) else "" for row in found.rows]}
-    worse = worse if any(worse["worse off"]) else {}
+    worse: dict[str, list[str | Text]] = {
+        "worse": [f"{100 * row.clearly_worse:.0f} %" if isfinite(row.clearly_worse) else "" for row in found.rows]
+    }
+    worse = worse if any(worse["worse"]) else {}
     used = sum(2 + max(map(len, (title, *map(str, cells)))) for title, cells in (columns | worse).items())
     width = min(max(console.width - max(MIN_NAME, *map(len, names)) - used - 2, MIN_PLOT), MAX_PLOT)
     axis = Axis.around(gains, found.margin, width)
@@ -145,10 +148,12 @@ def _describe_table(found: Overview, findings: Findings, at_edge: frozenset[str]
     dots = dict.fromkeys(DOTS[row.gain.verdict] for row in found.rows if row.gain is not None)
     signs = [f"{dot} {meaning}" for dot, meaning in MEANINGS.items() if dot in dots]
     signs += [f"{MARGIN} margin of equivalence, ±{100 * found.margin:g}"]
-    signs += ["^ at the lowest or highest rate tested"] if at_edge else []
     lines.append("   ".join(signs))
+    lines += [f"{GRID_EDGE.strip()} at the lowest or highest learning rate that was tested"] if at_edge else []
     if any(isfinite(row.clearly_worse) for row in found.rows):
-        lines.append(f"Worse off: clients that {found.baseline.label} serves significantly better.")
+        lines.append(f"Worse: clients that {found.baseline.label} serves significantly better.")
+    if findings.unseen is not None:
+        lines.append(f"Unseen: {findings.metric.noun} of the {len(findings.unseen.records.ids)} clients that took no part.")
     return lines
 
 

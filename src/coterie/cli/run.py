@@ -79,7 +79,7 @@ def _run_one(entry: "FileStudy", data_dir: Path | None, resume: bool, as_json: b
     from coterie.cli.console import PlainConsole, make_bold
     from coterie.cli.tables import print_result
     from coterie.methods.catalogue import build
-    from coterie.run.callbacks import ProgressBar, make_tracker
+    from coterie.run.callbacks import ProgressBar, StepsBar, make_tracker
     from coterie.run.result import describe_failures, has_no_finished_run
     from coterie.run.study import Study
 
@@ -88,7 +88,8 @@ def _run_one(entry: "FileStudy", data_dir: Path | None, resume: bool, as_json: b
         raise UserError("--resume needs --out: name the folder of the study to resume.")
     trackers = [make_tracker(name, entry.out) for name in track]
     made = [build(spec, trust=True) for spec in entry.settings.methods]  # typed by the user, or in a file that is trusted
-    study = Study.prepare(entry.settings, data_dir=data_dir, methods=made)
+    with StepsBar(console):
+        study = Study.prepare(entry.settings, data_dir=data_dir, methods=made)
     count = len(entry.settings.seeds)
     console.print(make_bold(entry.settings.data), f", {entry.settings.model}, {count} seed{'' if count == 1 else 's'}", sep="")
     result = study.run(out=entry.out, resume=resume, execution=entry.execution, callbacks=[ProgressBar(console), *trackers])

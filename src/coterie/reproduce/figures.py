@@ -14,7 +14,7 @@ from coterie._util.files import write_inside
 from coterie.analysis.class_scores import F1_SCORES
 from coterie.analysis.metrics import SCORES
 from coterie.core.arrays import Doubles
-from coterie.report.style import BROWN, GREY, METHODS, OKABE_ITO, OLIVE, SLATE, pick_distinct_colours
+from coterie.report.style import BROWN, GREY, METHOD_ORDER, METHODS, OKABE_ITO, OLIVE, SLATE, pick_distinct_colours
 from coterie.reproduce.claims import ClaimResult
 from coterie.reproduce.rejudge import ReproductionResult
 from coterie.reproduce.result_files import select_rounds, select_rows
@@ -23,7 +23,7 @@ from coterie.reproduce.values import PartValues
 from coterie.statistics import compute_t_bands
 
 METHOD_COLOURS = {
-    **dict(zip(("fedsim", "fedex", "simprox", "fedgroup", "fesem", "ifca"), METHODS, strict=True)),
+    **{name.lower(): colour for name, colour in zip(METHOD_ORDER, METHODS, strict=False)},
     "fedavg": GREY,
     "fedavg(weighting=uniform)": BROWN,
     "local": OLIVE,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import date
 from math import isfinite
 from pathlib import Path
+from string import ascii_lowercase
 
 import numpy as np
 import pandas as pd
@@ -113,9 +114,9 @@ SCORE_TITLES = {
     "by_samples": "by samples",
     "discrepancy_variance": "its variance",
 }
-MEASURED_SCORES = ("literal", "normalised", "r2", "similarity", "silhouette", "round_ms", "round_ratio", *NOTED_SCORES)
-MEASURED_SCORES += ("by_samples", "server_ms")
-TWO_DIGIT_SCORES = ("ari", "r2", "literal", "normalised", "similarity", "silhouette", "round_ratio", "flatness", "by_samples")
+INDICES = ("literal", "normalised", "r2", "similarity", "silhouette")
+MEASURED_SCORES = (*INDICES, "round_ms", "round_ratio", *NOTED_SCORES, "by_samples", "server_ms")
+TWO_DIGIT_SCORES = ("ari", *INDICES, "round_ratio", "flatness", "by_samples")
 
 
 def make_score_frame(outcome: ReproductionResult) -> pd.DataFrame:
@@ -139,7 +140,8 @@ def make_score_frame(outcome: ReproductionResult) -> pd.DataFrame:
 
 
 def render_scores(outcome: ReproductionResult) -> Iterator[str]:
-    """A table for each part: its methods, and the models and scores that its claims or the paper's numbers are about."""
+    """A table for all parts with the same scores: methods, and the models and scores that claims or the paper's numbers are about."""
+    tables: list[tuple[list[str], list[list[str]]]] = []
     published = {(p.part, row, p.score): v for p in outcome.study.published for row, v in p.values.items()}
     for run in outcome.runs:
         part, values = run.part.name, outcome.values[run.part.name]
@@ -151,12 +153,16 @@ def render_scores(outcome: ReproductionResult) -> Iterator[str]:
         scores = [score for score in (*SCORE_COLUMNS, *MEASURED_SCORES) if score in used & wanted]
         if not scores:
             continue
-        yield f"\n### {escape_markdown(part)}\n"
         named = {row for name, row, _ in published if name == part}
         named |= {row for claim in outcome.study.claims if part in (claim.parts or [claim.part]) for row in (claim.one, claim.two)}
-        shown = [row for row in values.rows if row in named or " | " not in row]
-        rows = ([format_code_span(row), *(_score_cell(values, part, row, score, published) for score in scores)] for row in shown)
-        yield from format_markdown_table(["", *(SCORE_TITLES.get(score, score) for score in scores)], rows)
+        kept = [row for row in values.rows if row in named or " | " not in row]
+        cells = [[format_code_span(row), *(_score_cell(values, part, row, score, published) for score in scores)] for row in kept]
+        if not tables or tables[-1][0] != scores:
+            tables.append((scores, []))
+        tables[-1][1].extend([part if place == 0 else "", *row] for place, row in enumerate(cells))
+    for scores, rows in tables:
+        yield ""
+        yield from format_markdown_table(["part", "method", *(SCORE_TITLES.get(score, score) for score in scores)], rows)
 
 
 def _score_cell(values: PartValues, part: str, row: str, score: str, published: Mapping[tuple[str, str, str], float]) -> str:
@@ -215,20 +221,17 @@ def make_part_cells(study: Reproduction, run: PartRun, values: PartValues) -> di
     counts = {len(found) for found in values.numbers.values()} or {len(settings.seeds)}
     fewer = f" of {len(intended.seeds)}" if min(counts) < len(intended.seeds) else ""
     seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{min(counts)}"
-    cells = {"data": format_code_span(settings.data), "model": format_code_span(settings.model)}
+    cells: dict[str, str] = {"data": format_code_span(settings.data), "model": format_code_span(settings.model)}
     if run.part.measure != "training":
         cells["measured"] = run.part.measure
     else:
         short = f" of {intended.plan.rounds}" if plan.rounds < intended.plan.rounds else ""
         cells |= {"rounds": f"{plan.rounds}{short}", "clients a round": _describe_cohort(plan), "epochs": str(local.epochs)}
         cells |= {"batch": str(local.batch_size or "full"), "rate": f"{local.lr:g}", "evaluated every": _describe_evaluations(plan)}
-    drawn = "a draw of the data each" if run.part.redrawn else "one draw of the data"
+    drawn = "for each seed" if run.part.redrawn else "once"
     variant = NOT_DECLARED if run.part.variant is None else run.part.variant or "as printed"
-    return {
-        **cells,
-        "seeds": f"{seeds}{fewer}, {drawn}",
-        choose_words(study).differs: f"not run: {run.why_not}" if run.why_not else variant,
-    }
+    cells |= {"seeds": f"{seeds}{fewer}", "data drawn": drawn}
+    return {**cells, choose_words(study).differs: f"not run: {run.why_not}" if run.why_not else variant}
 
 
 def render_parts(outcome: ReproductionResult, kept: StudyRecord) -> Iterator[str]:
@@ -241,11 +244,16 @@ def render_parts(outcome: ReproductionResult, kept: StudyRecord) -> Iterator[str
     columns = list(dict.fromkeys(name for row in rows.values() for name in row))
     shared = {name: found.pop() for name in columns if len(found := {row.get(name, "") for row in rows.values()}) == 1}
     if shared:
-        told = (f"{name} {value if isinstance(value, Markup) else escape_markdown(value)}" for name, value in shared.items() if value)
-        yield f"{'All parts: ' if len(rows) > 1 else ''}{'; '.join(told)}.\n"
-    left = [name for name in columns if name not in shared]
+        common = (f"{name} {value if isinstance(value, Markup) else escape_markdown(value)}" for name, value in shared.items() if value)
+        yield f"{'All parts: ' if len(rows) > 1 else ''}{'; '.join(common)}.\n"
+    left, differs = [name for name in columns if name not in shared], choose_words(study).differs
+    reasons = dict.fromkeys(text for row in rows.values() for text in row[differs].split("; ")) if differs in left else {}
+    letters = dict(zip((text for text in reasons if text != "as printed"), ascii_lowercase, strict=False))
+    for row in rows.values():
+        row[differs] = ", ".join(letters.get(text, text) for text in row[differs].split("; "))
     if left:
         yield from format_markdown_table(["part", *left], ([part, *(row.get(name, "") for name in left)] for part, row in rows.items()))
+    yield from (f"{'' if place else chr(10)}- {letter}: {escape_markdown(text)}." for place, (text, letter) in enumerate(letters.items()))
     for run in outcome.runs:
         if run.early:
             yield f"\nEnded early, without scores: {escape_markdown(run.part.name)}: {'; '.join(run.early)}."

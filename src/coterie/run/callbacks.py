@@ -339,7 +339,7 @@ class StepsBar:
         live = console.is_terminal and self.notebook is None
         columns = (_make_text_column("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
         self.bar = Progress(*columns, _make_text_column("{task.fields[left]}"), console=console, transient=True) if live else None
-        self.task = self.bar.add_task("", total=None, left="") if self.bar is not None else None
+        self.task = self.bar.add_task("loading", total=None, left="") if self.bar is not None else None
         self._listening = ExitStack()
 
     @classmethod

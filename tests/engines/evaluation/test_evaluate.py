@@ -98,7 +98,7 @@ def test_nobody_and_a_client_without_samples() -> None:
     assert len(evaluate(Serving.one(np.zeros(0, np.int64), MODELS[0]))) == 0
     federation = worlds.make_federation()
     test = [part if i != 1 else part[:0] for i, part in enumerate(federation.test)]
-    bare = World.from_spec(federation.replace(test=type(federation.test).of(test)), "mclr")
+    bare = World.from_spec(federation.replace(test=type(federation.test).from_lists(test)), "mclr")
     reply = evaluate(Serving.one(np.arange(3), MODELS[0]), world=bare)
     assert np.isnan(reply.loss).tolist() == [False, True, False]
     assert reply.sizes.tolist() == [4, 0, 4]

@@ -142,9 +142,9 @@ def load_served_models(
     check_trust([evidence.settings.plan.selection], str(folder), trust, "sampler")
     settings = _select_lane(evidence.settings, method, seed, draw)
     key = LaneKey(settings.draws[0], settings.methods[0], settings.seeds[0])
-    restored = _restore_last(folder, key, settings)
     check_trust(settings.methods, str(folder), trust or made is not None, "method")
-    methods = [build(settings.methods[0], trust=trust) if made is None else made]
+    methods = [build(settings.methods[0], trust=trust) if made is None else made]  # before its state is read: the method's module defines it
+    restored = _restore_last(folder, key, settings)
     known = federation or load(settings.data, key.draw, data_dir)
     _check_data(folder, settings.data, key.draw, known)
     if newcomers is not None:

@@ -13,7 +13,7 @@ from coterie.core.rng import make_generator, make_key
 from coterie.report.charts.elements import INTERVAL_FIELDS, draw_panels, draw_zero_line, inline_rows, make_tooltip
 from coterie.report.federation_view import MAX_CLIENTS, FederationView, pick_evenly, to_percent
 from coterie.report.figure import PANEL, Figure
-from coterie.report.style import GROUPS, OKABE_ITO, UNASSIGNED
+from coterie.report.style import GROUPS, LIGHT_GREY, OKABE_ITO, UNASSIGNED
 
 PARTS: dict[StepName, str] = {
     "weights": "other weights",
@@ -23,7 +23,6 @@ PARTS: dict[StepName, str] = {
 }
 PART_COLOURS = {"similarity": "#6A3D9A", "having groups": "#9A9A9A", "groups of similar sizes": "#B8A07A", "other weights": "#C9C9C9"}
 TOTAL = "gain in all"
-WHISKER = "#A8A8A8"  # seen on a bar of any colour, on white and on near-black
 
 
 def draw_decomposition(view: FederationView) -> list[Figure]:
@@ -49,18 +48,18 @@ def draw_decomposition(view: FederationView) -> list[Figure]:
     y = alt.Y("method:N", sort=[end["method"] for end in ends], title=None)
     colour = alt.Color("part:N", scale=alt.Scale(domain=used, range=[PART_COLOURS[part] for part in used]))
     tooltip = make_tooltip("method:N", "part:N", ("gain:Q", "points"), *INTERVAL_FIELDS)
-    x = alt.X("from:Q", title=f"gain over {view.baseline.name}, points of {view.metric.noun}")
+    x = alt.X("from:Q", title=f"gain over {view.baseline.name}, points of {view.metric.noun}", axis=alt.Axis(tickCount=8))
     data = inline_rows(ends)
     chart = alt.layer(
         alt.Chart(inline_rows(bars)).mark_bar(height=18).encode(x=x, x2="to:Q", y=y, color=colour, tooltip=tooltip),
         draw_zero_line("x"),
-        alt.Chart(data).mark_rule(strokeWidth=2.5, color=WHISKER).encode(x="low:Q", x2="high:Q", y=y),
+        alt.Chart(data).mark_rule(strokeWidth=3, color=OKABE_ITO["orange"]).encode(x="low:Q", x2="high:Q", y=y),
         alt.Chart(data)
-        .mark_point(filled=True, shape="diamond", size=110, opacity=1, color=OKABE_ITO["orange"])
+        .mark_point(filled=True, shape="diamond", size=130, opacity=1, color="#FFFFFF", stroke="#000000", strokeWidth=1.5)
         .encode(x="total:Q", y=y, tooltip=make_tooltip("method:N", ("total:Q", "gain in all, points"))),
     ).properties(height=alt.Step(34))
     note = (
-        "Similarity: what similar groups bring over random ones of the same sizes; the line is its 95 % interval. Having groups: what "
+        "Similarity: what similar groups bring over random ones of the same sizes, with its 95 % interval in orange. Having groups: what "
         "random groups bring. Other weights: clients count alike and not by their samples. The diamond is the gain in all."
     )
     return [Figure(view.id("decomposition"), "The parts of the gain", note, chart)]
@@ -78,11 +77,12 @@ def draw_client_gains(view: FederationView) -> list[Figure]:
     if not specs:
         return []
     few = len(view.findings.records.ids) <= MAX_BARS
-    marked = f"Triangles: {CLEARLY}, beyond the chance of runs and of few test samples."
+    lost = [own for spec in specs if (own := view.findings.methods[spec].fairness.losers) is not None and own.significant.any()]
+    marked = f" Triangles: {CLEARLY}, beyond the chance of runs and of few test samples." if lost else ""
     unit = f"{view.findings.repetitions.unit}s" if view.findings.repetitions.same_clients else "seeds"
     lines = f" Lines are 95 % intervals over {unit}." if few and _count_runs(view) >= MIN_RUNS else ""
     chance = f"Left of 0 a client scores lower than with {view.baseline.name}; with few test samples that may be chance."
-    note = f"{chance} {marked}{lines}{view.draw_note}"
+    note = f"{chance}{marked}{lines}{view.draw_note}"
     if few:
         return [Figure(view.id("gains"), "Every client's gain", note, _draw_bars(view, specs), several=True)]
     return [Figure(view.id("gains"), "Every client's gain", note + view.sample_note, _draw_swarm(view, specs))]
@@ -133,9 +133,9 @@ def _draw_bars(view: FederationView, specs: list[str]) -> alt.ConcatChart:
         )
         x = alt.X("gain:Q", title=f"gain over {view.baseline.name}, points", scale=alt.Scale(domain=domain, nice=False))
         bars = alt.Chart(data).mark_bar(color=view.styles[spec].colour).encode(x=x, y=y, tooltip=make_tooltip(*CLIENT_TOOLTIP))
-        whiskers = alt.Chart(data).mark_rule(color=WHISKER, strokeWidth=1.5, clip=True).encode(x="low:Q", x2="high:Q", y=y)
+        whiskers = alt.Chart(data).mark_rule(color=LIGHT_GREY, strokeWidth=1.5, clip=True).encode(x="low:Q", x2="high:Q", y=y)
         layers = [bars, whiskers, draw_zero_line("x"), _mark_losers(data, y)]
-        panels.append(alt.layer(*layers, title=view.name(spec)).properties(width=PANEL - 70, height=alt.Step(14)))
+        panels.append(alt.layer(*layers, title=view.name(spec)).properties(width=PANEL - 40, height=alt.Step(14)))
     chart: alt.ConcatChart = alt.concat(*panels, columns=3)
     return chart
 
@@ -203,7 +203,7 @@ def draw_stages(view: FederationView) -> list[Figure]:
         return []
     names, stages = list(dict.fromkeys(row["method"] for row in rows)), list(dict.fromkeys(row["stage"] for row in rows))
     y = alt.Y("method:N", sort=names, title=None)
-    x = alt.X("accuracy:Q", title=view.metric.axis, scale=alt.Scale(zero=False, padding=12))
+    x = alt.X("accuracy:Q", title=view.metric.axis, scale=alt.Scale(zero=False, padding=12), axis=alt.Axis(tickCount=6))
     shape = alt.Shape("stage:N", scale=alt.Scale(domain=stages, range=["circle", "square", "diamond", "triangle-up"][: len(stages)]))
     colour = alt.Color("colour:N", scale=None)
     tooltip = make_tooltip("method:N", "stage:N", ("accuracy:Q", view.metric.axis), ("added:N", "fine-tuning adds, points"))
