@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick check format mutants drill fuzz hunt locked locked-deploy bench docs pages clean
+.PHONY: demo test quick check format mutants drill fuzz hunt locked locked-deploy bench docs site pages clean
 
 demo: $(VENV)/.core  ## hospitals; then methods against their controls on rotated digits, and the page that tells what holds
 	$(BIN)/coterie run fedavg 'fedprox(mu=0.1)' local --data heart --rounds 50 --seeds 0-9
@@ -63,6 +63,9 @@ pages: demo  ## look at the demo's page and at inspections of 10 and 1,000 clien
 docs: $(VENV)/.dev  ## the parts of the documentation that are made from the code
 	$(BIN)/python scripts/make_docs.py
 
+site: $(VENV)/.docs  ## the documentation as build/site/index.html: needs no network to read; tutorials are executed where Coterie has changed
+	$(BIN)/python -m sphinx -W --keep-going -q -d build/site-pages docs build/site
+
 bench: $(VENV)/.core $(VENV)-pfl/.done $(VENV)-flower/.done  ## side by side with peers
 	$(BIN)/python -m benchmarks.bench --pfl $(VENV)-pfl/bin/python --flower $(VENV)-flower/bin/python
 
@@ -80,6 +83,10 @@ $(VENV)/.core: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.core
 	$(PIP) -e '.[dev]'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.core
+	$(PIP) -e '.[deploy,docs]'
 	touch $@
 
 clean:

@@ -61,7 +61,7 @@ def test_every_line_of_the_curves_has_its_own_colour() -> None:
 def test_a_method_has_one_colour_whatever_it_is_shown_beside() -> None:
     alone = pick_method_colours(["FeSEM"])["FeSEM"]
     beside = pick_method_colours(["FedAvg", "their.own:Method", "FedSim(clusters=2)", "FeSEM", "FeSEM, fine-tuned", "Training alone"])
-    assert beside["FeSEM"] == alone == OKABE_ITO["vermillion"]
+    assert beside["FeSEM"] == alone == OKABE_ITO["orange"]
     assert beside["FedSim(clusters=2)"] == pick_method_colours(["FedSim(clusters=4)"])["FedSim(clusters=4)"]
     assert beside["FedAvg"] == GREY
     assert len(set(beside.values())) == len(beside)

@@ -14,6 +14,7 @@ import numpy as np
 
 from coterie._util.errors import UserError
 from coterie._util.formatting import format_count
+from coterie._util.progress import track
 from coterie.analysis import metrics
 from coterie.analysis.costs import Spending, Stability, compute_spending, compute_stability
 from coterie.analysis.draws import (
@@ -307,7 +308,7 @@ def compute_findings(
     test = choose_test(study.planned, len(found.roles.methods))
     corrected = dict(zip(found.roles.methods, correct_holm([gaps[label].get_p_value(test) for label in found.roles.methods]), strict=True))
     found = replace(found, target=level, test=test)
-    for label, gap in gaps.items():
+    for label, gap in track(list(gaps.items()), "comparing methods"):
         found.methods[label] = _compute_finding(found, label, gap, corrected, names)
     apart = [own.unseen for own in records if own.unseen is not None]
     unseen = compute_findings(apart, score=score, baseline=baseline, target=target, scores=scores, margin=margin) if apart else None

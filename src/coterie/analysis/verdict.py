@@ -18,7 +18,7 @@ from coterie.analysis.draws import DecidingTest, Gap
 from coterie.analysis.findings import Finding, Findings
 from coterie.analysis.metrics import SCORES
 from coterie.analysis.roles import MethodRole
-from coterie.analysis.verdict_rules import Decomposition, Outcome, classify_origin, compute_advised_repetitions
+from coterie.analysis.verdict_rules import Decomposition, classify_origin, compute_advised_repetitions, decide_by_interval
 from coterie.statistics import Interval
 
 TEST_NAMES: dict[DecidingTest | None, str] = {  # what decides over draws or seeds
@@ -273,9 +273,7 @@ def recommend(findings: Findings) -> Recommendation | None:
     if base not in means or not any(found.gap.testable for label, found in findings.methods.items() if label != base):
         return None
     gaps = {label: findings.methods[label].gap for label in means if label != base}
-    ahead = {
-        label: means[label] for label, gap in gaps.items() if is_ahead(findings.methods[label].role, findings.methods[label].outcome, gap)
-    }
+    ahead = {label: means[label] for label in gaps if is_ahead(findings.methods[label])}
     if not ahead:
         return _make_recommendation(findings, base, f"No other method is significantly ahead of it{_describe_closest(findings, gaps)}.")
     label, best = choose_simplest(ahead, findings.roles.of)
@@ -286,9 +284,10 @@ def recommend(findings: Findings) -> Recommendation | None:
     return _make_recommendation(findings, label, f"{reason}.", best)
 
 
-def is_ahead(role: MethodRole, outcome: Outcome, gap: Gap) -> bool:
-    """Whether a method is significantly ahead of the baseline: simpler ways are no hypotheses, and are not corrected for."""
-    return outcome == "better" if role == "method" else gap.testable and gap.low > 0
+def is_ahead(finding: Finding) -> bool:
+    """Whether a method is significantly ahead of the baseline."""
+    outcome = finding.outcome if finding.role == "method" else decide_by_interval(finding.gap, finding.equivalence)
+    return outcome == "better"
 
 
 def choose_simplest(ahead: Mapping[str, float], roles: Mapping[str, MethodRole]) -> tuple[str, str]:

@@ -89,7 +89,7 @@ MUTED = (GREY, *(colour for colour, _ in SIMPLER_LINES.values()))
 CONTROL_DASHES: dict[Assign, list[int]] = {"random": DASHED, "matched": DOT_DASHED, "oracle": DOTTED, "one": LONG, "round_robin": LONG}
 
 
-METHOD_ORDER = ("FedGroup", "FeSEM", "IFCA", "FedSim", "FedEx", "CFL", "FLHC", "FedProx", "SimProx", "FedGrouProx", "SCAFFOLD", "MOON")
+METHOD_ORDER = ("FedSim", "FedEx", "SimProx", "FedGroup", "FeSEM", "IFCA", "CFL", "FLHC", "FedProx", "FedGrouProx", "SCAFFOLD", "MOON")
 SIMPLER_COLOURS = {"FedAvg": GREY} | {SIMPLER_NAMES[role]: colour for role, (colour, _) in SIMPLER_LINES.items()}
 
 
