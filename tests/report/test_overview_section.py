@@ -182,8 +182,10 @@ def test_next_steps_are_commands() -> None:
     assert "coterie resume DIR --draws 10" in steps[1]
 
 
-def test_a_difference_needs_a_complete_pair() -> None:
-    found = view({AVG: [0.6], SIM: [0.7]}).findings
-    one = make_difference(found.methods[SIM].gap, 0.01)
+def test_one_repetition_has_no_interval() -> None:
+    found = view({AVG: [0.6], SIM: [0.7]})
+    assert "of one repetition, so without intervals." in render(found)
+    assert 'class="ci' not in render(found)
+    one = make_difference(found.findings.methods[SIM].gap, 0.01)
     assert one is not None
     assert (one.verdict, str(one)) == ("inconclusive", "+10.0")

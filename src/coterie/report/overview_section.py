@@ -94,7 +94,10 @@ def _render_forest(view: FederationView, overview: Overview) -> Html:
     legend += f'<span class="band"><b></b>{_describe_margin(margin)}: no difference that matters</span>'
     legend += '<span class="tick"><b></b>the same method with random groups</span>' if controls else ""
     more = f" {hidden} more methods are in the table below." if hidden else ""
-    caption = f"Gain over {base} in points, with 95 % confidence interval.{more}"
+    known = any(row.gain is not None and isfinite(row.gain.low) for row in rows)
+    caption = (
+        f"Gain over {base} in points, {'with 95 % confidence interval' if known else 'of one repetition, so without intervals'}.{more}"
+    )
     worse = "clearly worse off" if any(isfinite(row.clearly_worse) for row in overview.rows) else "score lower"
     head = (
         f'<tr><th>method</th><th class="plot"><span>← worse</span><span>better than {base} →</span></th><th class="gain">gain</th>'
