@@ -23,7 +23,8 @@ def test_a_page_names_the_classes(compared: Path) -> None:
     write_report(compared)
     page = " ".join(html.unescape((compared / "report.html").read_text(encoding="utf-8")).split())
     assert "test samples are of class 'present'" in page
-    assert "Sensitivity for class 'present' is" in page
+    assert "AUC: how often a sample of class 'present' scores above one of" in page
+    assert "<th>sensitivity</th>" in page
 
 
 def test_names_are_no_part_of_a_digest(compared: Path) -> None:

@@ -152,7 +152,8 @@ def test_the_table_has_one_line_a_method_that_opens_to_its_details() -> None:
     html = render_method_table(found, found.overview, table).text
     assert len(re.findall(r'<tr class="details" id="[^"]+" hidden>', html)) == 3
     assert set(re.findall(r'aria-controls="([^"]+)"', html)) == set(re.findall(r'class="details" id="([^"]+)"', html))
-    assert {"gain_low", "against_alone_high", "similarity_share"} <= set(table.frame.columns)
+    row = table.frame.set_index("method").loc["FedGroup"]
+    assert row[["gain", "against_alone", "similarity", "similarity_share"]].tolist() == pytest.approx([0.1, 0.06, 0.08, 0.8])
 
 
 def test_a_share_above_the_whole_is_called_all() -> None:
@@ -181,8 +182,10 @@ def test_next_steps_are_commands() -> None:
     assert "coterie resume DIR --draws 10" in steps[1]
 
 
-def test_a_difference_needs_a_complete_pair() -> None:
-    found = view({AVG: [0.6], SIM: [0.7]}).findings
-    one = make_difference(found.methods[SIM].gap, 0.01)
+def test_one_repetition_has_no_interval() -> None:
+    found = view({AVG: [0.6], SIM: [0.7]})
+    assert "of one repetition, so without intervals." in render(found)
+    assert 'class="ci' not in render(found)
+    one = make_difference(found.findings.methods[SIM].gap, 0.01)
     assert one is not None
     assert (one.verdict, str(one)) == ("inconclusive", "+10.0")

@@ -3,10 +3,10 @@
 The plot is a table that the style sheet draws: it needs no script, keeps its columns in line at any width, and prints.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from math import floor, isfinite, log10
+from math import floor, isfinite, log10, nan
 from typing import Any
 
 import pandas as pd
@@ -15,7 +15,18 @@ from coterie.analysis.findings import Finding
 from coterie.analysis.overview import Difference, Overview, OverviewRow, format_interval, format_signed
 from coterie.analysis.verdict import describe_divergence, describe_intervals, format_points, list_verdict_sentences
 from coterie.report.federation_view import FederationView
-from coterie.report.page import MISSING, Block, Column, Html, ReportTable, render_paragraph, show_number, show_points, show_text
+from coterie.report.page import (
+    MISSING,
+    Block,
+    CellFormatter,
+    Column,
+    Html,
+    ReportTable,
+    render_paragraph,
+    show_number,
+    show_points,
+    show_text,
+)
 from coterie.report.wording import describe_clear_losers, describe_groups, describe_method
 
 MAX_ROWS = 13  # of the plot, so that the first screen holds it
@@ -83,7 +94,10 @@ def _render_forest(view: FederationView, overview: Overview) -> Html:
     legend += f'<span class="band"><b></b>{_describe_margin(margin)}: no difference that matters</span>'
     legend += '<span class="tick"><b></b>the same method with random groups</span>' if controls else ""
     more = f" {hidden} more methods are in the table below." if hidden else ""
-    caption = f"Gain over {base} in points, with 95 % confidence interval.{more}"
+    known = any(row.gain is not None and isfinite(row.gain.low) for row in rows)
+    caption = (
+        f"Gain over {base} in points, {'with 95 % confidence interval' if known else 'of one repetition, so without intervals'}.{more}"
+    )
     worse = "clearly worse off" if any(isfinite(row.clearly_worse) for row in overview.rows) else "score lower"
     head = (
         f'<tr><th>method</th><th class="plot"><span>← worse</span><span>better than {base} →</span></th><th class="gain">gain</th>'
@@ -167,16 +181,12 @@ def build_overview_table(view: FederationView, overview: Overview) -> ReportTabl
     columns = [
         Column("method", show_text("method")),
         Column(view.metric.axis, show_points("score")),
-        Column(f"gain over {overview.baseline.label}", show_text("gain_text")),
+        Column(f"gain over {overview.baseline.label}", _show_difference("gain")),
         Column("verdict", show_text("verdict")),
-        *(
-            Column(title, show_text(f"{name}_text"))
-            for name, title in _COMPARISONS.items()
-            if any(_get(row, name) for row in overview.rows)
-        ),
+        *(Column(title, _show_difference(name)) for name, title in _COMPARISONS.items() if any(_get(row, name) for row in overview.rows)),
         Column("clients clearly worse off", show_number("clearly_worse", ".0f", " %", 100)),
-        Column("traffic", show_text("traffic_text")),
-        Column("passes", show_text("passes_text")),
+        Column("traffic", _show_times("traffic")),
+        Column("passes", _show_times("passes")),
     ]
     frame = pd.DataFrame([_make_table_row(row) for row in overview.rows if row.of is None])
     caption = (
@@ -189,6 +199,24 @@ def build_overview_table(view: FederationView, overview: Overview) -> ReportTabl
 _COMPARISONS = {"against_alone": "against alone", "against_finetuned": "against fine-tuned", "similarity": "due to similarity"}
 
 
+def _show_difference(name: str) -> CellFormatter:
+    """A difference with its interval; of similarity, with its share of the gain before it."""
+
+    def show(row: Mapping[str, Any]) -> str:
+        if not isfinite(row[name]):
+            return MISSING
+        share = row["similarity_share"] if name == "similarity" else nan
+        of_gain = "" if not isfinite(share) else "all: " if share > 0.995 else f"{100 * share:.0f} %: "
+        ends = f" ({format_interval(row[f'{name}_low'], row[f'{name}_high'])})" if isfinite(row[f"{name}_low"]) else ""
+        return f"{of_gain}{format_signed(row[name])}{ends}"
+
+    return show
+
+
+def _show_times(name: str) -> CellFormatter:
+    return lambda row: f"× {row[name]:.1f}" if isfinite(row[name]) else MISSING
+
+
 def _get(row: OverviewRow, name: str) -> Difference | None:
     found: Difference | None = getattr(row, name)
     return found
@@ -199,17 +227,12 @@ def _make_table_row(row: OverviewRow) -> dict[str, Any]:
     for name in ("gain", *_COMPARISONS):
         own = _get(row, name)
         numbers |= {name if end == "mean" else f"{name}_{end}": getattr(own, end, float("nan")) for end in ("mean", "low", "high")}
-        numbers[f"{name}_text"] = MISSING if own is None else str(own)
-    if isfinite(share := row.similarity_share):
-        numbers["similarity_text"] = f"{'all' if share > 0.995 else f'{100 * share:.0f} %'}: {numbers['similarity_text']}"
     return numbers | {
         "verdict": _get_class(row),
         "similarity_share": row.similarity_share,
         "clearly_worse": row.clearly_worse,
         "traffic": row.relative_traffic,
         "passes": row.relative_passes,
-        "traffic_text": _format_times(row.relative_traffic),
-        "passes_text": _format_times(row.relative_passes),
     }
 
 
@@ -261,7 +284,3 @@ def _format_score(row: OverviewRow) -> str:
 
 def _format_share(share: float) -> str:
     return f"{100 * share:.0f} %" if isfinite(share) else MISSING
-
-
-def _format_times(value: float) -> str:
-    return f"× {value:.1f}" if isfinite(value) else MISSING
