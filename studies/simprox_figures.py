@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.report.style import OKABE_ITO
-from coterie.reproduce.figures import arrange_panels
+from coterie.report.style import BROWN, GREY
+from coterie.reproduce.figures import arrange_panels, assign_colours
 from coterie.reproduce.rejudge import ReproductionResult
 
 DRAWN_ROUNDS = 3  # drawn of each seed: the first, the last and the one in the middle
-REFERENCE_LINES = {"FedAvg by samples": OKABE_ITO["vermillion"], "FedAvg, uniform": OKABE_ITO["black"]}
+REFERENCE_LINES = {"FedAvg by samples": GREY, "FedAvg, uniform": BROWN}
 
 
 def draw_weights(alt: Any, outcome: ReproductionResult) -> Any:
@@ -23,7 +23,7 @@ def draw_weights(alt: Any, outcome: ReproductionResult) -> Any:
     x = alt.X("samples:Q", title="a client's samples over the mean of its round", scale=alt.Scale(zero=True, nice=False))
     y = alt.Y("weight:Q", title="its weight over the uniform one", scale=alt.Scale(zero=True, nice=False))
     methods = [line for line in dict.fromkeys(data["line"]) if line not in REFERENCE_LINES]
-    colours = [OKABE_ITO[name] for name in ("blue", "green", "orange", "purple", "sky")][: len(methods)]
+    colours = list(assign_colours({"": methods}).values())
     scale = alt.Scale(domain=[*REFERENCE_LINES, *methods], range=[*REFERENCE_LINES.values(), *colours])
     colour = alt.Color("line:N", scale=scale, title=None, legend=alt.Legend(labelLimit=300, symbolOpacity=1))
     base = alt.Chart(data).encode(x=x, y=y, color=colour)

@@ -100,7 +100,7 @@ def test_parts_without_curves_are_named() -> None:
     made = made_study(STUDY, parts, [CLAIM])
     runs = [PartRun(part, settings=made.get_settings(part).settings) for part in parts]
     assert describe_curves(ReproductionResult(made, runs, {"p": kept, "q": lost, "r": scored()}, StudyVerdict(()))).endswith(
-        " No curves: q, r."
+        "Means over seeds only: p. No curves: q, r."
     )
 
 

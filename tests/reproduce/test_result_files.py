@@ -7,7 +7,7 @@ import pytest
 
 from coterie._util.errors import UserError
 from coterie.reproduce import read_reproduction
-from coterie.reproduce.figures import draw_curves, draw_differences, has_hidden_lines
+from coterie.reproduce.figures import METHOD_COLOURS, assign_colours, draw_curves, draw_differences, has_hidden_lines
 from coterie.reproduce.rejudge import ReproductionResult
 from coterie.reproduce.result_files import MAX_POINTS, add_curves, add_paper_curves, format_curves, select_rounds
 from coterie.reproduce.study_files import PaperCurves
@@ -106,6 +106,18 @@ def test_curves_that_hide_each_other_are_drawn_as_differences(carried: tuple[Rep
     assert {(row["line"], row["ahead"]) for row in rows} == {(second, 0.1), (third, -0.2)}
     assert {row["panel"] for row in rows} == {f"fixed: minus {first}"}
     assert all(row["low"] == row["ahead"] == row["high"] for row in rows)  # paired by seed: every seed has the same
+
+
+def test_a_method_has_its_colour_in_every_panel_and_no_panel_has_one_twice() -> None:
+    panels = {
+        "p": ["fedavg", "fedsim(clusters=5)", "fedsim(clusters=5,assign=random)", "fedavg+finetune(epochs=5)"],
+        "q": ["fedavg | global", "fedsim(clusters=9)", "robust"],
+    }
+    found = assign_colours(panels)
+    assert found["fedsim(clusters=5)"] == found["fedsim(clusters=9)"] == METHOD_COLOURS["fedsim"]
+    assert found["fedavg"] == found["fedavg | global"] == METHOD_COLOURS["fedavg"]
+    assert found["fedavg+finetune(epochs=5)"] == METHOD_COLOURS["finetune"]
+    assert all(len({found[line] for line in panel}) == len(panel) for panel in panels.values())
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Figures of a reproduction as small SVG files: differences with intervals, curves, and weights. Without Altair there are none."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from io import StringIO
 from math import isfinite
 from pathlib import Path
@@ -47,23 +47,24 @@ def draw_curves(alt: Any, outcome: ReproductionResult) -> Any:
     long = alt.Legend(symbolSize=900, symbolStrokeWidth=2)  # long enough for a dash and its gap to be seen
     dash = alt.StrokeDash("whose:N", scale=dashes, title=None, legend=long if len(whose) > 1 else None)
     ends = alt.Scale(nice=False, zero=False)
-    lines = list(dict.fromkeys(data["line"]))
-    colour = colour_by_line(alt, lines, lines)
+    colour = colour_by_line(alt, data, set(data["line"]))
     base = alt.Chart(data).encode(x=alt.X("round:Q", title="round", scale=ends), color=colour)
     band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title="accuracy %", scale=ends), y2="high:Q")
     line = base.mark_line(strokeWidth=1.5).encode(y="accuracy:Q", strokeDash=dash)
     return arrange_panels(alt, band + line, data)
 
 
-def pick_line_colours(lines: Sequence[str]) -> list[str]:
-    """A method's own colour for its first line, others as far from these as possible."""
-    first: dict[str, str] = {}
+def assign_colours(panels: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """By line: a method's own colour, unless another line of a panel has it; the rest as far from these as possible."""
+    colours: dict[str, str] = {}
+    lines = list(dict.fromkeys(line for panel in panels.values() for line in panel))
     for line in lines:
-        name = get_method(line)
-        if name in METHOD_COLOURS and METHOD_COLOURS[name] not in first.values():
-            first[line] = METHOD_COLOURS[name]
-    others = iter(pick_distinct_colours(len(lines) - len(first), OTHER_COLOURS, tuple(METHOD_COLOURS.values())))
-    return [first.get(line) or next(others) for line in lines]
+        beside = {colours.get(other) for panel in panels.values() if line in panel for other in panel}
+        own = METHOD_COLOURS.get(get_method(line))
+        if own is not None and own not in beside:
+            colours[line] = own
+    others = iter(pick_distinct_colours(len(lines) - len(colours), OTHER_COLOURS, tuple(METHOD_COLOURS.values())))
+    return {line: colours.get(line) or next(others) for line in lines}
 
 
 def get_method(row: str) -> str:
@@ -74,12 +75,12 @@ def get_method(row: str) -> str:
     return spec if spec in METHOD_COLOURS else spec.partition("(")[0].partition("+")[0]
 
 
-def colour_by_line(alt: Any, lines: Sequence[str], drawn: Collection[str]) -> Any:
-    """A colour for each line, in all figures of a study the same, and a legend of those that are drawn."""
-    scale = alt.Scale(domain=list(lines), range=pick_line_colours(lines))
-    named = [line for line in lines if line in drawn]
+def colour_by_line(alt: Any, curves: pd.DataFrame, drawn: Collection[str]) -> Any:
+    """A colour for each line of the curves, in all figures of a study the same, and a legend of those that are drawn."""
+    colours = assign_colours({str(panel): list(dict.fromkeys(own["line"])) for panel, own in curves.groupby("panel", sort=False)})
+    named = [line for line in colours if line in drawn]
     legend = alt.Legend(values=named, labelLimit=300, symbolOpacity=1, symbolStrokeWidth=3)
-    return alt.Color("line:N", scale=scale, title=None, legend=legend)
+    return alt.Color("line:N", scale=alt.Scale(domain=list(colours), range=list(colours.values())), title=None, legend=legend)
 
 
 def arrange_panels(alt: Any, layers: Any, data: pd.DataFrame) -> Any:
@@ -88,11 +89,6 @@ def arrange_panels(alt: Any, layers: Any, data: pd.DataFrame) -> Any:
     facet = alt.Facet("panel:N", sort=list(dict.fromkeys(data["panel"])), title=None, header=header)
     panels = layers.properties(width=300, height=200).facet(facet=facet, columns=2)
     return panels.resolve_scale(x="independent", y="independent").properties(background="white")
-
-
-def list_lines(outcome: ReproductionResult) -> list[str]:
-    """Every line of the curves' figure, in its order."""
-    return list(dict.fromkeys(line for frame in _curve_frames(outcome) for line in frame["line"]))
 
 
 def _curve_frames(outcome: ReproductionResult) -> Iterator[pd.DataFrame]:
@@ -138,7 +134,7 @@ def draw_differences(alt: Any, outcome: ReproductionResult) -> Any:
     y = alt.Y("ahead:Q", title="points ahead", scale=alt.Scale(nice=False, zero=False))
     base = alt.Chart(data).encode(
         x=alt.X("round:Q", title="round", scale=alt.Scale(nice=False, zero=False)),
-        color=colour_by_line(alt, list_lines(outcome), set(data["line"])),
+        color=colour_by_line(alt, pd.concat(_curve_frames(outcome)), set(data["line"])),
     )
     band = base.mark_area(opacity=0.12).encode(y=alt.Y("low:Q", title="points ahead", scale=alt.Scale(nice=False)), y2="high:Q")
     zero = alt.Chart(data).mark_rule(color="#999999", strokeDash=[2, 2]).encode(y=alt.datum(0))

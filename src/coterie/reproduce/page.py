@@ -198,9 +198,9 @@ def describe_curves(outcome: ReproductionResult) -> str:
     values = outcome.values
     trained = [run for run in outcome.runs if run.part.measure == "training" and values[run.part.name].numbers]
     lost = [run.part.name for run in trained if not (values[run.part.name].curves or values[run.part.name].means)]
-    means = any(own.means for own in values.values())
+    means = [name for name, own in values.items() if own.means and not own.curves]
     notes = [
-        "Means over seeds: curves of single seeds are not available." if means else "",
+        f"Means over seeds only: {', '.join(means)}." if means else "",
         f"No curves: {', '.join(lost)}." if lost else "",
         CENTRAL_NOTE if any(_has_client_curves_only(outcome, run) for run in trained) else "",
     ]
@@ -382,13 +382,13 @@ def _count_claims(n: int, of: int) -> str:
     return f" ({format_count(n, 'claim')})" if n < of else ""
 
 
+PART_OPTION = re.compile(r" --part ('[^']*'|\S+)")
+
+
 def _list_commands(kept: StudyRecord, command: str) -> list[str]:
     """What runs all parts, with the options that change what is run."""
     found = [*(part.command for part in kept.parts.values() if part.command), kept.command or command]
     return list(dict.fromkeys(format_code_span(PART_OPTION.sub("", one)) for one in found))
-
-
-PART_OPTION = re.compile(r" --part ('[^']*'|\S+)")
 
 
 def _link_files(outcome: ReproductionResult, data: str) -> str:
