@@ -350,8 +350,26 @@ LINKS = """## More
 
 - [Every study](studies.md) and [every table and figure of the papers](items.md)
 - [What explains the gains, and what to use when](explanations.md)
-- [Does SimProx's order hold?](simprox_order.md) · [Are known groups found?](groups_found.md)
-- [How to cite](cite.md) · [Scores and provenance](../../results) · [How to reproduce](../howto/reproduce.md)"""
+- [Does SimProx's order hold?](simprox_order.md) and [are known groups found?](groups_found.md)
+- [How to cite](cite.md) and [how to reproduce](../howto/reproduce.md); scores and provenance are in the folder `results/`
+
+```{toctree}
+:hidden:
+:glob:
+
+explanations
+studies
+items
+fedsim*
+fedex*
+simprox*
+fedgroup*
+fesem*
+ifca*
+lm_topics
+groups_found
+cite
+```"""
 
 
 def render_studies() -> Iterator[str]:

@@ -41,7 +41,7 @@ def test_a_row_holds_the_gain_with_its_widest_interval_and_all_comparisons() -> 
     # Over seeds 0.001 * (i - 2.5) has the variance 3.5e-6: half the interval is t(5) * sqrt(3.5e-6 / 6) = 0.00196. A bound from counts
     # of right answers, which are all that is known of the samples, does not decide.
     half = stats.t.ppf(0.975, 5) * sqrt(3.5e-6 / 6)
-    assert (row.gain.low, row.gain.high) == (pytest.approx(0.1 - half, abs=1e-6), pytest.approx(0.1 + half, abs=1e-6))
+    assert [row.gain.low, row.gain.high] == pytest.approx([0.1 - half, 0.1 + half], abs=1e-6)
     assert row.gain.verdict == "better"
     assert row.score == pytest.approx(0.7025)
     assert row.clearly_worse == 0

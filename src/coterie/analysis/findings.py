@@ -41,11 +41,9 @@ from coterie.evidence.reader import Evidence
 from coterie.statistics import (
     Equivalence,
     PairedTest,
-    RoundTests,
     WorseOff,
     check_equivalence,
     compare_pairs,
-    compare_rounds,
     compute_t_bands,
     correct_holm,
     find_worse_off,
@@ -198,7 +196,6 @@ class Finding:
     gap: Gap  # over the baseline, by the headline score, with every source of error
     equivalence: Equivalence  # whether it is within the margin of the baseline
     corrected_p: float  # the gap's p, after Holm's correction over the methods under test; nan for others
-    by_round: RoundTests | None  # against the baseline; of methods under test
     stability: Stability
     fairness: Fairness
     group_quality: GroupQuality | None
@@ -277,11 +274,6 @@ class Findings:
         """Any method minus any other, for example FedSim minus FedProx."""
         return self.draws.gap(one, two, score or self.score)
 
-    def by_round(self, one: str, two: str) -> RoundTests:
-        """Significance of one method over another in each round."""
-        difference = self.draws.in_scope(self.draws.accuracy(one) - self.draws.accuracy(two))[..., self.scope.rows]
-        return compare_rounds(average_by_unit(difference), self.records.rounds[self.scope.rows])
-
 
 def compute_findings(
     draws: Records | Sequence[Records],
@@ -342,7 +334,6 @@ def _compute_finding(found: Findings, label: str, gap: Gap, corrected: dict[str,
         gap=gap,
         equivalence=equivalence,
         corrected_p=p,
-        by_round=found.by_round(label, roles.baseline) if is_tested else None,
         stability=stability,
         fairness=compute_fairness(study, roles, label),
         group_quality=assess_groups(study, label),

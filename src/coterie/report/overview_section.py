@@ -16,7 +16,7 @@ from coterie.analysis.overview import Difference, Overview, OverviewRow, format_
 from coterie.analysis.verdict import describe_divergence, describe_intervals, format_points, list_verdict_sentences
 from coterie.report.federation_view import FederationView
 from coterie.report.page import MISSING, Block, Column, Html, ReportTable, render_paragraph, show_number, show_points, show_text
-from coterie.report.wording import describe_binary_scores, describe_gains, describe_groups, describe_method
+from coterie.report.wording import describe_clear_losers, describe_groups, describe_method
 
 MAX_ROWS = 13  # of the plot, so that the first screen holds it
 
@@ -245,9 +245,8 @@ def list_details(view: FederationView, row: OverviewRow) -> list[str]:
         sentences += list_verdict_sentences(view.findings, finding)
     elif row.role != "baseline":
         sentences += [*_describe_simple(view, finding), *describe_divergence(finding)]
-    if row.role != "baseline":
-        sentences += describe_gains(view, finding)
-    return [*sentences, *describe_binary_scores(view, finding), *describe_groups(view, finding), f"In full: {row.spec}"]
+    lost = describe_clear_losers(view, finding) if row.role != "baseline" else []
+    return [*sentences, *lost, *describe_groups(view, finding), f"In full: {row.spec}"]
 
 
 def _describe_simple(view: FederationView, finding: Finding) -> list[str]:

@@ -3,7 +3,7 @@
 import inspect
 from collections import Counter
 from collections.abc import Sequence
-from math import ceil, isnan
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from coterie.analysis.caveats import suggest_more_runs
 from coterie.analysis.findings import Finding
 from coterie.analysis.overview import Overview, format_signed
 from coterie.analysis.roles import build_known, strip_rate
-from coterie.analysis.verdict import format_points
 from coterie.analysis.verdict_rules import UNDECIDED
 from coterie.core.method import Method
 from coterie.methods.fine_tuned import FineTuned
@@ -55,22 +54,6 @@ def _describe_built(method: Method[Any]) -> str:
     return METHOD_SENTENCES.get(type(method).__name__) or (inspect.getdoc(type(method)) or "").partition("\n\n")[0].replace("\n", " ")
 
 
-def describe_binary_scores(view: FederationView, finding: Finding) -> list[str]:
-    """Sensitivity, false positive rate and AUC beside the baseline's; nothing for other tasks."""
-    scores = view.two_classes
-    if finding.label not in scores:
-        return []
-    own, base = scores[finding.label], scores[view.findings.roles.baseline]
-    if isnan(own.sensitivity.mean + own.specificity.mean):  # no client has one of the classes, or no run reached the end
-        return []
-    _, positive = view.findings.records.evidence.class_names
-    name = view.baseline.name
-    found = f"Sensitivity for class {positive!r} is {100 * own.sensitivity.mean:.0f} % ({name} {100 * base.sensitivity.mean:.0f} %)"
-    alarms = f"the false positive rate {100 - 100 * own.specificity.mean:.0f} % ({100 - 100 * base.specificity.mean:.0f} %)"
-    area = f"; AUC {100 * own.auroc.mean:.1f} against {100 * base.auroc.mean:.1f}" if not isnan(own.auroc.mean) else ""
-    return [f"{found}, {alarms}{area}."]
-
-
 MAX_NAMED = 12  # clients up to which each is named
 
 
@@ -79,34 +62,7 @@ def can_name_clients(view: FederationView) -> bool:
     return view.findings.repetitions.same_clients and len(view.findings.records.ids) <= MAX_NAMED
 
 
-def describe_gains(view: FederationView, finding: Finding) -> list[str]:
-    """Every client, where they are few; else how many score lower; and whether that is significant."""
-    own, base = finding.fairness, view.baseline.name
-    gains = own.gain[np.isfinite(own.gain)]
-    lower = int((gains < -1e-12).sum())
-    if not len(gains):
-        return []
-    if not view.findings.repetitions.same_clients:
-        splits = len(view.findings.repetitions.draws)
-        share = f"{100 * own.worse:.0f} % of clients score lower than with {base}, on average over {splits} splits."
-        return [share, *_describe_clear_losers(view, finding)]
-    sentences = [_describe_each_client(view, finding)] if can_name_clients(view) else []
-    if not lower:
-        return [*sentences, f"No client scores lower than with {base}."]
-    if not sentences:
-        most = f", by {format_points(gains.min())} points{'' if lower == 1 else ' at most'}"
-        sentences = [f"{lower:,} of {len(gains):,} clients {'scores' if lower == 1 else 'score'} lower than with {base}{most}."]
-    return sentences + _describe_clear_losers(view, finding)
-
-
-def _describe_each_client(view: FederationView, finding: Finding) -> str:
-    records, gain = view.findings.records, finding.fairness.gain
-    order = [i for i in np.argsort(-gain, kind="stable") if np.isfinite(gain[i])]
-    named = [f"{records.ids[i]} {format_signed(gain[i])} ({int(records.test[i]):,})" for i in order]
-    return f"By client, in points (test samples): {', '.join(named)}."
-
-
-def _describe_clear_losers(view: FederationView, finding: Finding) -> list[str]:
+def describe_clear_losers(view: FederationView, finding: Finding) -> list[str]:
     """The clients that lose beyond the chance of few test samples and few runs."""
     own, losers, records = finding.fairness, finding.fairness.losers, view.findings.records
     if losers is None or not own.tested:

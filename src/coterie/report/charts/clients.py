@@ -1,7 +1,5 @@
 """The parts of a gain, every client's gain, what fine-tuning adds, and a map of clients."""
 
-from typing import Any
-
 import altair as alt
 import numpy as np
 from sklearn.decomposition import PCA
@@ -10,7 +8,7 @@ from coterie.analysis.overview import make_difference
 from coterie.analysis.verdict_rules import StepName
 from coterie.core.arrays import Doubles
 from coterie.core.rng import make_generator, make_key
-from coterie.report.charts.elements import INTERVAL_FIELDS, draw_panels, draw_zero_line, inline_rows, make_tooltip
+from coterie.report.charts.elements import INTERVAL_FIELDS, Layers, Rows, draw_panels, draw_zero_line, inline_rows, make_tooltip
 from coterie.report.federation_view import MAX_CLIENTS, FederationView, pick_evenly, to_percent
 from coterie.report.figure import PANEL, Figure
 from coterie.report.style import GROUPS, LIGHT_GREY, OKABE_ITO, UNASSIGNED
@@ -27,7 +25,8 @@ TOTAL = "gain in all"
 
 def draw_decomposition(view: FederationView) -> list[Figure]:
     """The gain over the baseline as a stacked bar; similarity begins at 0, so that its interval can be seen to contain 0 or not."""
-    bars, ends = [], []
+    bars: Rows = []
+    ends: Rows = []
     for row in view.overview.methods:
         parts, similarity = view.findings.methods[row.spec].decomposition, row.similarity
         if parts is None or similarity is None:
@@ -94,7 +93,7 @@ def _count_runs(view: FederationView) -> int:
     return len(repetitions.draws) if repetitions.several_draws and repetitions.same_clients else int(repetitions.compared[0].sum())
 
 
-def _list_client_rows(view: FederationView, spec: str) -> list[dict[str, Any]]:
+def _list_client_rows(view: FederationView, spec: str) -> Rows:
     """A row for each client, from the highest gain to the lowest."""
     own, records = view.findings.methods[spec].fairness, view.findings.records
     order = np.argsort(-own.gain, kind="stable")[: int(np.isfinite(own.gain).sum())]
@@ -148,7 +147,7 @@ def _mark_losers(data: alt.InlineData, y: alt.Y) -> alt.Chart:
     return shown
 
 
-def _draw_swarm(view: FederationView, specs: list[str]) -> alt.LayerChart:
+def _draw_swarm(view: FederationView, specs: list[str]) -> Layers:
     """A row of points for each method, one a client, those of like gain one above the other."""
     rows = []
     for place, spec in enumerate(specs):
@@ -166,7 +165,7 @@ def _draw_swarm(view: FederationView, specs: list[str]) -> alt.LayerChart:
     points = (
         alt.Chart(data).mark_point(filled=True, size=30, opacity=0.75).encode(x=x, y=y, color=colour, tooltip=make_tooltip(*CLIENT_TOOLTIP))
     )
-    chart: alt.LayerChart = alt.layer(draw_zero_line("x"), points, _mark_losers(data, y)).properties(height=90 * len(specs))
+    chart: Layers = alt.layer(draw_zero_line("x"), points, _mark_losers(data, y)).properties(height=90 * len(specs))
     return chart
 
 
@@ -183,7 +182,8 @@ def spread_points(values: Doubles) -> Doubles:
 
 def draw_stages(view: FederationView) -> list[Figure]:
     """Each method as it is served and after local epochs, where the study has both."""
-    findings, rows = view.findings, []
+    findings = view.findings
+    rows: Rows = []
     for row in view.overview.rows:
         if row.served is None:
             continue
