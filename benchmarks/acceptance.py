@@ -1,4 +1,4 @@
-"""Are honest clients ever refused? Counts refusals by the default limits over studies in which nobody is hostile.
+"""Are honest clients ever refused? Counts refusals by the default limits over studies without an attack.
 
     python benchmarks/acceptance.py [--rounds 10] [--seeds 0-1] [--data-dir DIR]
 
@@ -46,10 +46,10 @@ def main() -> None:
     print("| federation | replies to training | refused | farthest, in medians | by |\n| --- | ---: | ---: | ---: | --- |")
     for name in given.data.split(";"):
         chosen = [method for method in methods if not (name.startswith("mnist") and method in ("flhc", "robust", "fedex"))]
-        told = dict(FEDERATIONS[name])
-        local = Local(**{field.name: told.pop(field.name) for field in fields(Local) if field.name in told})
-        model = told.pop("model", "mclr")
-        plan = Plan(rounds=given.rounds, evaluate_every=given.rounds, local=local, **told)
+        rest = dict(FEDERATIONS[name])
+        local = Local(**{field.name: rest.pop(field.name) for field in fields(Local) if field.name in rest})
+        model = rest.pop("model", "mclr")
+        plan = Plan(rounds=given.rounds, evaluate_every=given.rounds, local=local, **rest)
         settings = Settings(methods=tuple(chosen), data=name, model=model, seeds=parse_seeds(given.seeds), plan=plan)
         study = Study.prepare(settings, data_dir=given.data_dir)
         with WatchingEngine(make_engine(study.worlds)) as engine:

@@ -1,10 +1,10 @@
 """Accuracy against simulated time, synchronous and asynchronous, where one client in ten takes ten times as long.
 
-    python -m benchmarks.asynchronous [--draws 20] [--out results/asynchronous.csv] [--figure docs/figures/asynchronous.svg]
+    python -m benchmarks.asynchronous [--draws 20] [--out results/asynchronous/curves.csv] [--figure docs/figures/asynchronous.svg]
 
 Two federations: ten clients, all in every round, one of them slow (digits, Dirichlet 0.3); and thirty, ten in every round, three slow
-(synthetic(1,1)). Both run for the same simulated time. Each draw deals out the data, the first model, who is slow and all batches anew, the
-same for every method and way. Printed are means over draws with 95 % intervals of paired differences.
+(synthetic(1,1)). Both run for the same simulated time. Each draw has its own partition, first model, slow clients and batches, the same for
+every method and way. Printed are means over draws with 95 % intervals of paired differences.
 """
 
 import argparse
@@ -153,7 +153,7 @@ def draw_figure(table: pd.DataFrame, path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=20)
-    parser.add_argument("--out", type=Path, default=Path("results/asynchronous.csv"))
+    parser.add_argument("--out", type=Path, default=Path("results/asynchronous/curves.csv"))
     parser.add_argument("--figure", type=Path, default=Path("docs/figures/asynchronous.svg"))
     options = parser.parse_args()
     moments = np.linspace(0.0, HORIZON, 61)

@@ -89,7 +89,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-dir", type=Path)
     images = Images(parser.parse_args().data_dir)
-    world = World.of(images.divided("iid(clients=1700,test=0)"), "cnn")  # of 35 or 36 samples: the last batch is short
+    world = World.from_spec(images.divided("iid(clients=1700,test=0)"), "cnn")  # of 35 or 36 samples: the last batch is short
     print(f"sound, on {images.what}: {check(world, 'cuda')}")
     missed = 0
     for mutant in BROKEN:

@@ -77,7 +77,7 @@ def by_engine(engine: LoopEngine | BatchedEngine) -> Side:
 
 
 def without_cudnn(side: Side) -> Side:
-    """cuDNN's float32 convolutions of nothing but noughts need not be nought; torch's own are."""
+    """cuDNN's float32 convolutions of zeros need not be zero; torch's own are."""
 
     def vectors(ask: StampedAsk) -> Floats:
         with torch.backends.cudnn.flags(enabled=False):
@@ -141,7 +141,7 @@ def main() -> None:
     options = parser.parse_args()
     images = Images(options.data_dir)
     print(f"McMahan's CNN on {images.what}, lr {PAPER.lr}, B={PAPER.batch_size}: median (worst) of {STARTS} starts x {CLIENTS} clients")
-    found = table(World.of(images.divided("iid(clients=30,test=0)"), "cnn"), options.device)
+    found = table(World.from_spec(images.divided("iid(clients=30,test=0)"), "cnn"), options.device)
     _printed(found)
     if options.figure:
         draw(found, options.figure)

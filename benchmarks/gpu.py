@@ -46,7 +46,7 @@ def rates(images: Images) -> None:
     best = product_gflops("cuda", 8192) / 1e3
     heading(f"{torch.cuda.get_device_name(0)}: client steps a second (a large float32 product: {best:.0f} TFLOP/s)")
     for model, lanes, target in (("mclr", 13, 12.0), ("mlp(128)", 2, 0.0)):
-        world = World.of(images.divided("iid(clients=300,test=0)"), model)
+        world = World.from_spec(images.divided("iid(clients=300,test=0)"), model)
         works, resident = _asks(world, lanes, PAPER), _resident(world)
         job = _job(works)
         seconds = median(lambda: fused_gpu.train_on_device(job, resident=resident), device="cuda")  # noqa: B023
@@ -69,7 +69,7 @@ def sequential(images: Images) -> None:
     """One client alone: a chain of dependent steps, where nothing can be done side by side."""
     heading("one client alone, 4000 steps")
     for model, target in (("mclr", 11.0), ("mlp(128)", 0.0)):
-        world = World.of(images.divided("iid(clients=30,test=0)"), model)
+        world = World.from_spec(images.divided("iid(clients=30,test=0)"), model)
         [everybody] = _asks(world, 1, PAPER)
         assert isinstance(everybody.ask, Train)
         job, resident = _job([Work.bind(StampedAsk(everybody.ask.take(np.arange(1)), 0, 1), world)]), _resident(world)
@@ -82,7 +82,7 @@ def sequential(images: Images) -> None:
 
 def lanes(images: Images) -> None:
     """Rounds through the driver and the engine, evaluation off: the same ten rounds of 1 and of 70 lanes."""
-    world = World.of(images.paper(), "mclr")
+    world = World.from_spec(images.paper(), "mclr")
     engine = BatchedEngine(world, "cuda", holds=True)
     heading("a round of 70 lanes and of one (MNIST powerlaw, MCLR, cohort 20, E=20; driver and host included)")
     plan = Workload("", world, PAPER, 20, 1).plan
@@ -100,7 +100,7 @@ def lanes(images: Images) -> None:
 def study(images: Images) -> None:
     """The real thing: a study of 70 lanes with evaluation each round, after a short one that warms up."""
     federation = images.paper()
-    world = World.of(federation, "mclr")
+    world = World.from_spec(federation, "mclr")
     engine = BatchedEngine(world, "cuda", holds=True)
     heading(f"35 seeds x FedAvg and FedProx x {ROUNDS} rounds, evaluated each round")
 

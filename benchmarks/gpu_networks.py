@@ -29,7 +29,7 @@ PRECISIONS: tuple[Precision, ...] = ("float32", "tf32")
 
 def cnn(images: Images, model: str = "cnn", targets: tuple[float, float] | None = (40.0, 20.0)) -> None:
     """Microseconds a client step of 80 clients: their training alone, and the whole round, driver and aggregation included."""
-    world = World.of(images.divided("iid(clients=100)"), model)
+    world = World.from_spec(images.divided("iid(clients=100)"), model)
     heading(f"{model}, {world.model.layout.size:,} parameters, a round of 80 clients, E=1, B=10")
     workload = Workload(model, world, PAPER.replace(epochs=1), cohort=80, rounds=1)
     plain = _plain(world, workload)
@@ -47,7 +47,7 @@ def cnn(images: Images, model: str = "cnn", targets: tuple[float, float] | None 
 
 def proximal(images: Images, model: str = "cnn", precisions: Sequence[Precision] = PRECISIONS) -> None:
     """Microseconds a client step of 80 clients in training: FedAvg's, FedProx's, and forty of each side by side."""
-    world = World.of(images.divided("iid(clients=100)"), model)
+    world = World.from_spec(images.divided("iid(clients=100)"), model)
     heading(f"{model}, {world.model.layout.size:,} parameters, a proximal term: 80 clients, E=1, B=10")
     start, local = world.model.initial(0)(), PAPER.replace(epochs=1)
     pulled, half = local.replace(mu=1.0), np.arange(40)
@@ -74,7 +74,7 @@ def text(_: Images, model: str, words: int) -> None:
     """Recurrent networks on random tokens: FedGroup's LSTM reads 25 words, FedSim's RNN 50; 80 clients stacked."""
     draw = np.random.default_rng(0)
     x, y = draw.integers(0, 10_000, (8000, words)), draw.integers(0, 2, 8000)
-    world = World.of(_divided(Samples("random text", x, y, ("0", "1")), 100), f"{model}(vocabulary=10000)")
+    world = World.from_spec(_divided(Samples("random text", x, y, ("0", "1")), 100), f"{model}(vocabulary=10000)")
     heading(f"{world.model.text} on {words} random words, a round of 80 clients, E=1, B=10")
     workload = Workload(model, world, Local(epochs=1, batch_size=10, lr=0.1), cohort=80, rounds=1)
     plain, engine = _plain(world, workload), BatchedEngine(world, "cuda", holds=True)

@@ -17,10 +17,11 @@ from benchmarks.timing import heading, row, verdict
 from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.vectors import Sketch, project
 from coterie.grouping import landmarks
-from coterie.grouping.bipartition import bipartition_by_cosines, bipartition_large
 from coterie.grouping.clustering import (
     agglomerative_clustering,
     agglomerative_clustering_large,
+    bipartition_by_cosines,
+    bipartition_large,
     spectral_clustering,
     spectral_clustering_large,
 )
@@ -63,7 +64,7 @@ NEIGHBOURS = 3
 
 
 def kmeans_exactly(rows: Floats | Doubles, turned: bool = True) -> Ids:
-    """k-means on everybody's coordinates, whatever their number; sketches are coordinates as they are."""
+    """k-means on all clients' coordinates, whatever their number; sketches are coordinates as they are."""
     from sklearn.cluster import KMeans
 
     points = compute_principal_points(np.asarray(rows, dtype=np.float32)) if turned else rows
@@ -83,7 +84,7 @@ def made(clients: int, noise: float) -> tuple[Floats, Ids]:
 
 
 def neighbours(rows: Floats, truth: Ids, compare: bool) -> None:
-    """NeighbourProx's neighbours of everybody in cells, and, where it is told to, beside those of all pairs."""
+    """NeighbourProx's neighbours of all clients in cells and, if asked for, beside those of all pairs."""
     everybody, began = np.arange(len(rows)), time.perf_counter()
     found, _ = find_nearest_in_cells(rows, everybody, NEIGHBOURS, rng())
     took, own = time.perf_counter() - began, f"of the own group {np.mean(truth[found] == truth[:, None]):.3f}"

@@ -73,7 +73,7 @@ def main() -> None:
     options = parser.parse_args()
     every, both = options.evaluate_every, (1, options.lanes)
     if options.held:
-        world = World.of(Images(options.data_dir).paper(), "mclr")
+        world = World.from_spec(Images(options.data_dir).paper(), "mclr")
         one, many = (min(held_seconds(world, lanes) for _ in range(3)) / HELD_ROUNDS for lanes in both)
         heading("FedAvg and FedProx, 7,850 parameters, cohorts of 20 of 1000, nothing trained or evaluated; us of the processor")
     else:

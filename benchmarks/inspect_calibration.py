@@ -1,4 +1,4 @@
-"""How often `coterie inspect` is right: the tables and power curves of docs/explanation/inspect.md.
+"""How often `coterie inspect` is right: the tables and power curves of docs/reference/inspect-calibration.md.
 
     python -m benchmarks.inspect_calibration --seeds 0-99 [--only 'rotated;iid'] [--power] [--no-labels] [--data-dir DIR]
     python -m benchmarks.inspect_calibration --figure docs/figures/inspect-power.svg --lines power.jsonl
@@ -106,7 +106,7 @@ def row(name: str, spec: Spec, seeds: tuple[int, ...], data_dir: Path | None, la
 
 def one(spec: Spec, seed: int, data_dir: Path | None, labels: bool) -> dict[str, Any]:
     federation = load(spec, seed, data_dir) if isinstance(spec, str) else spec.draw(seed)
-    world = World.of(federation, "mclr")
+    world = World.from_spec(federation, "mclr")
     problem = world.problem
     ctx = problem.context(Plan(), seed, 0)
     script = ask_probes(problem.initial(seed)(), problem.roster.clients, len(federation.classes), ctx, labels=labels)

@@ -22,7 +22,7 @@ ROUNDS = 40
 def main() -> None:
     """Alternate single rounds of one lane, and of ten."""
     images = Images(None)
-    world = World.of(images.paper(), "mclr")
+    world = World.from_spec(images.paper(), "mclr")
     with BatchedEngine(world) as engine:
         for cohort, epochs, lanes in ((20, 20, 1), (20, 20, 10), (20, 1, 1), (100, 20, 1)):
             plan = Workload("", world, PAPER.replace(epochs=epochs), cohort, 1).plan

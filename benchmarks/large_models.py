@@ -58,7 +58,7 @@ def coloured_noise(each: int) -> Federation:
 
 def images(model: str, each: int, target: float | None = None) -> None:
     """Microseconds a sample of a round of six clients with so many images each, and what their models come to."""
-    world = World.of(coloured_noise(each), model)
+    world = World.from_spec(coloured_noise(each), model)
     start, samples = world.model.initial(0)(), CLIENTS * each
     heading(f"{model}, {world.model.layout.size:,} numbers, {CLIENTS} clients of {each:,} images 32x32, B={LOCAL.batch_size}")
     plain = PlainLoop(world, LOCAL)
@@ -83,7 +83,7 @@ def adapters(clients: int = 64, each: int = 64, length: int = 32, batch: int = 8
     tokens, y = draw.integers(1000, 30_000, (clients * (each + 2), length)), draw.integers(8, size=clients * (each + 2))
     local = Local(epochs=1, batch_size=batch, lr=0.05)
     with saved_encoder() as folder:
-        world = World.of(dealt_evenly(tokens.astype(np.int32), y, clients, 2), f"text({folder},train=lora)")
+        world = World.from_spec(dealt_evenly(tokens.astype(np.int32), y, clients, 2), f"text({folder},train=lora)")
         start = world.model.initial(0)()
         heading(f"LoRA, {world.model.layout.size:,} numbers on a frozen encoder, {clients} clients, B={batch}, {length} tokens")
         for precision in PRECISIONS:

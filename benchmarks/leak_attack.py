@@ -33,7 +33,7 @@ def learned(known: Federations, other: Federations) -> float:
 
 def analytic(sent: Federations, layout: Layout) -> float:
     """The same without any learning: the gradient of the last bias is the mean predicted probability less the share of the class, so what
-    a class's bias was pushed up tells how common it is (an update points against the gradient: the sign is that of the correlation)."""
+    a class's bias was pushed up shows how common it is (an update points against the gradient: the sign is that of the correlation)."""
     bias = layout.weights[-1]
     pushed = sent.sent[:, bias.begin : bias.end]
     return abs(correlation(pushed - pushed.mean(axis=0), sent.shares - sent.shares.mean(axis=0)))

@@ -1,8 +1,8 @@
-"""What leaves a client and what it gives away: the tables of docs/explanation/leaks.md, measured.
+"""What leaves a client and what it gives away: the tables of docs/reference/leaks-measured.md.
 
 python -m benchmarks.leaks            # every method, ten federations: five to learn on, five to attack
 
-For each method of the catalogue (and variants with sketches) all answers are recorded on their way to the server. An attacker who has
+For each method of the catalogue (and variants with sketches) all answers to the server are recorded. An attacker who has
 federations whose label proportions it knows learns to read them off these answers, and is judged on federations it has not seen.
 """
 
@@ -33,7 +33,7 @@ from coterie.methods.catalogue import build, methods
 from coterie.run.driver import drive, run_script
 from coterie.run.lanes import make_lanes
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "explanation" / "leaks.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "leaks-measured.md"
 DATA, MODEL, SEED = "digits/dirichlet(clients=40,alpha=0.5)", "mclr", 0
 KNOWN, OTHER = range(5), range(5, 10)  # draws of the data
 ROUNDS = 3
@@ -90,10 +90,10 @@ def leaks(name: str, worlds: Mapping[int, World]) -> dict[str, Leak]:
     for kind in dict.fromkeys(kind for draw in seen.values() for kind in draw):
         known, other = (_together({d: seen[d][kind] for d in draws if kind in seen[d]}, worlds) for draws in (KNOWN, OTHER))
         numbers = [n for draw in seen.values() if kind in draw for n in draw[kind].numbers]
-        told = 1.0 if kind.endswith("by class") else learned(known, other)  # by class, the counts themselves are told
+        share = 1.0 if kind.endswith("by class") else learned(known, other)  # by class, the counts themselves are sent
         whole = _as_whole(kind, other.sent, layout.size)
         bare = None if whole is None else analytic(Federations(whole, other.shares), layout)
-        found[kind] = Leak(float(np.mean(numbers)), len(numbers) / clients / rounds, told, bare)
+        found[kind] = Leak(float(np.mean(numbers)), len(numbers) / clients / rounds, share, bare)
     return found
 
 
@@ -139,11 +139,11 @@ def by_method(found: Mapping[str, Mapping[str, Leak]]) -> str:
 def by_kind(found: Mapping[str, Mapping[str, Leak]]) -> str:
     """Every kind of answer: in words, in numbers, and how much it gives away."""
     lines = ["| answer | seen in | what leaves | numbers | learned | without learning |", "| --- | --- | --- | --- | --- | --- |"]
-    told: set[tuple[str, int]] = set()
+    seen: set[tuple[str, int]] = set()
     for name, kinds in found.items():
         for kind, one in kinds.items():
-            if (kind, round(one.numbers)) not in told:
-                told.add((kind, round(one.numbers)))
+            if (kind, round(one.numbers)) not in seen:
+                seen.add((kind, round(one.numbers)))
                 bare = "–" if one.analytic is None else f"{one.analytic:.2f}"
                 lines.append(f"| `{kind}` | `{name}` | {_words(kind)} | {one.numbers:.0f} | {one.learned:.2f} | {bare} |")
     return "\n".join(lines)
@@ -164,7 +164,7 @@ def _most(leak: Leak) -> float:
 
 def main() -> None:
     """Measure, and write the tables between their marks."""
-    worlds = {draw: World.of(load(DATA, draw), MODEL) for draw in (*KNOWN, *OTHER)}
+    worlds = {draw: World.from_spec(load(DATA, draw), MODEL) for draw in (*KNOWN, *OTHER)}
     found = {name: leaks(name, worlds) for name in (*methods, *VARIANTS, *INSPECTIONS)}
     text = PAGE.read_text()
     for mark, table in {"answers": by_kind(found), "methods": by_method(found)}.items():

@@ -29,7 +29,7 @@ Round = Callable[[Floats, int], Floats]  # a start and the round's number -> the
 
 
 def dealt_evenly(x: Array, y: Ints, clients: int, test: int) -> Federation:
-    """The samples dealt out evenly; the last of each client's are its test part."""
+    """The samples partitioned evenly; the last of each client's are its test part."""
     whole = np.split(np.arange(len(x)), clients)
     return Federation(
         name="dealt evenly",
@@ -37,8 +37,8 @@ def dealt_evenly(x: Array, y: Ints, clients: int, test: int) -> Federation:
         y=y,
         classes=tuple(str(c) for c in range(int(y.max()) + 1)),
         ids=tuple(f"client-{k}" for k in range(clients)),
-        train=Parts.of([rows[: len(rows) - test] for rows in whole]),
-        test=Parts.of([rows[len(rows) - test :] for rows in whole]),
+        train=Parts.from_lists([rows[: len(rows) - test] for rows in whole]),
+        test=Parts.from_lists([rows[len(rows) - test :] for rows in whole]),
     )
 
 
@@ -52,7 +52,7 @@ def cifar10(data_dir: Path | None) -> Federation:
 
 def show_learnt(federation: Federation, model: str, local: Local, device: str = "cuda", rounds: int = ROUNDS, starts: int = STARTS) -> None:
     """Accuracy of the mean model after some rounds, for each side over the starts, and how far ours is from the plain loop's."""
-    world = World.of(federation, model)
+    world = World.from_spec(federation, model)
     heading(f"{model}, {len(federation)} clients, {rounds} rounds of {local.epochs} epoch, B={local.batch_size}, {starts} starts")
     plain = PlainLoop(world, local, device)
 
@@ -87,7 +87,7 @@ def learnt(world: World, train: Round, rounds: int, starts: int, device: str) ->
 
 
 def accuracy_of(world: World, model: Floats, device: str) -> float:
-    """Of one model on everybody's test part."""
+    """Of one model on all clients' test parts."""
     clients = np.arange(len(world.federation))
     with BatchedEngine(world, device) as engine:
         [found] = engine.run([StampedAsk(Evaluate(Serving.one(clients, model)), seed=0, round_=1)])

@@ -91,7 +91,7 @@ def run_side(side: str, rounds: int) -> None:
     if side == "plain":
         use_plain_loops()
     images = Images(None)
-    worlds = {model: World.of(images.paper(), model) for model in MODELS}
+    worlds = {model: World.from_spec(images.paper(), model) for model in MODELS}
     engines = {model: BatchedEngine(world) for model, world in worlds.items()}
     for line in sys.stdin:
         model = line.strip()

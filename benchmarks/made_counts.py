@@ -55,7 +55,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Pool:
-    """A pool of samples, each got right by us only, by them only, or by both; each draw tests a part of it, dealt out to clients."""
+    """A pool of samples, each got right by us only, by them only, or by both; each draw tests a part of it, partitioned among clients."""
 
     samples: int = 1800
     tested: float = 0.1

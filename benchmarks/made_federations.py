@@ -46,8 +46,8 @@ class Gaussians:
             y=y.astype(np.int64),
             classes=tuple("abcde"),
             ids=tuple(f"client-{i}" for i in range(self.clients)),
-            train=Parts.of(rows),
-            test=Parts.of([own[:0] for own in rows]),
+            train=Parts.from_lists(rows),
+            test=Parts.from_lists([own[:0] for own in rows]),
             groups=groups,
             data_seed=seed,
         )

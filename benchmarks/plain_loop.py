@@ -1,4 +1,4 @@
-"""What a client written by hand runs: batches from a DataLoader, float32 as torch has it unless told, nothing captured."""
+"""What a client written by hand runs: batches from a DataLoader, float32 as torch has it by default, nothing captured."""
 
 import numpy as np
 import torch

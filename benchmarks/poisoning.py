@@ -1,10 +1,10 @@
-"""What hostile clients do to methods, with and without a guard: the tables of docs/explanation/malicious-clients.md.
+"""What malicious clients do to methods, with and without a guard: the tables of docs/reference/attacks-measured.md.
 
     python benchmarks/poisoning.py run OUT [--seeds 0-9] [--data digits] [--shares 0.2] [--data-dir DIR]
-    python benchmarks/poisoning.py write OUT docs/explanation/malicious-clients.md
+    python benchmarks/poisoning.py write OUT docs/reference/attacks-measured.md
 
-`run` makes one JSON file a cell (a federation, an attack, a seed; all methods in it), those that are there already are left alone, so that
-it can be stopped and gone on with. `write` puts the tables between the marks of the page.
+`run` makes one JSON file a cell (a federation, an attack, a seed; all methods in it) and skips those that exist, so it can be stopped and
+resumed. `write` puts the tables between the marks of the page.
 """
 
 import argparse
@@ -39,6 +39,7 @@ FEDERATIONS: dict[str, dict[str, Any]] = {
     },
 }
 KINDS = ("signflip", "scale", "noise", "labelflip", "backdoor", "count", "mimic")
+SEEDS = 10  # of a whole column
 REFUSED = ("MISCOUNTED", "TOO_FAR", "NOT_FINITE")
 
 
@@ -68,12 +69,14 @@ def main() -> None:
 
 def cell(data: str, attack: str | None, seed: int, data_dir: Path | None) -> dict[str, Any]:
     """All methods of a federation under one attack, one seed."""
-    told = FEDERATIONS[data]
-    methods = [name for base in told["methods"].split(";") for name in (base, *(base + guard for guard in told.get("guards", GUARDS)))]
-    rounds = told["study"]["rounds"]
-    result = ct.study(methods, seeds=[seed], attack=attack, evaluate_every=rounds, data_dir=data_dir, **told["study"])
+    federation = FEDERATIONS[data]
+    methods = [
+        name for base in federation["methods"].split(";") for name in (base, *(base + guard for guard in federation.get("guards", GUARDS)))
+    ]
+    rounds = federation["study"]["rounds"]
+    result = ct.study(methods, seeds=[seed], attack=attack, evaluate_every=rounds, data_dir=data_dir, **federation["study"])
     records = read_records(result.evidence)
-    hostile = np.zeros(len(records.ids), dtype=bool) if records.malicious is None else records.malicious[0]
+    malicious = np.zeros(len(records.ids), dtype=bool) if records.malicious is None else records.malicious[0]
     absences = result.evidence.frame("absences")
     absences = absences[absences["why"].isin(REFUSED) & (absences["round"] > 0)]
     success = {key.method: value for key, round_, value in read_notes(result.evidence, "backdoor_success") if round_ == rounds}
@@ -82,33 +85,33 @@ def cell(data: str, attack: str | None, seed: int, data_dir: Path | None) -> dic
         refused = {(int(r), int(c)) for r, c in absences.loc[absences["method"] == label, ["round", "client"]].itertuples(index=False)}
         for key, round_, clients in read_notes(result.evidence, "held_out"):
             refused |= {(round_, client) for client in clients} if key.method == label and round_ else set()
-        asked = rounds * (told["study"].get("cohort") or len(hostile))
-        lost = sum(not hostile[client] for _, client in refused)
+        asked = rounds * (federation["study"].get("cohort") or len(malicious))
+        lost = sum(not malicious[client] for _, client in refused)
         found[label] = {
             "accuracy": float(records.accuracy[place, 0, -1]),
-            "honest_left_out": lost / (asked * float(np.mean(~hostile))),
-            "hostile_left_out": (len(refused) - lost) / (asked * float(np.mean(hostile))) if hostile.any() else None,
+            "honest_left_out": lost / (asked * float(np.mean(~malicious))),
+            "hostile_left_out": (len(refused) - lost) / (asked * float(np.mean(malicious))) if malicious.any() else None,
             "backdoor": success.get(label),
-            **groups_of(records, label, hostile),
+            **groups_of(records, label, malicious),
         }
     return {"data": data, "attack": attack, "seed": seed, "methods": found}
 
 
-def groups_of(records: Any, label: str, hostile: Any) -> dict[str, float | None]:
-    """Of the last groups (FedSim's: all rounds'): hostile clients in groups that they lead, honest clients in the same."""
+def groups_of(records: Any, label: str, malicious: Any) -> dict[str, float | None]:
+    """Of the last groups (FedSim's: all rounds'): malicious clients in groups that they lead, honest clients in the same."""
     if label in records.groups:
         last = records.groups[label][0, -1]
         made = [(np.flatnonzero(last >= 0), last[last >= 0])]
     else:
         made = list(records.clusters.get(label, {}).values())
-    apart = among = hostiles = honests = 0
+    apart = among = bad = good = 0
     for clients, labels in made:
         for group in np.unique(labels):
-            own = hostile[clients[labels == group]]
+            own = malicious[clients[labels == group]]
             led = own.sum() > (~own).sum()
             apart, among = apart + int(own.sum()) * led, among + int((~own).sum()) * led
-            hostiles, honests = hostiles + int(own.sum()), honests + int((~own).sum())
-    return {"hostile_apart": apart / hostiles if hostiles else None, "honest_among": among / honests if honests else None}
+            bad, good = bad + int(own.sum()), good + int((~own).sum())
+    return {"hostile_apart": apart / bad if bad else None, "honest_among": among / good if good else None}
 
 
 def write(out: Path, page: Path) -> None:
@@ -126,7 +129,7 @@ def write(out: Path, page: Path) -> None:
 def table(cells: list[dict[str, Any]], data: str, what: str, share: str) -> Iterator[str]:
     """One table: a row a method, a column an attack."""
     columns: list[tuple[str, str | None]] = [(kind, f"{kind}(share={int(share) / 100:g})") for kind in KINDS]
-    columns = [("nobody hostile", None), *columns] if what == "accuracy" else columns
+    columns = [("no attack", None), *columns] if what == "accuracy" else columns
     chosen = {title: [c for c in cells if c["data"] == data and c["attack"] == attack] for title, attack in columns}
     chosen = {
         title: found for title, found in chosen.items() if any(m[NAMES[what]] is not None for c in found for m in c["methods"].values())
@@ -134,9 +137,9 @@ def table(cells: list[dict[str, Any]], data: str, what: str, share: str) -> Iter
     if not chosen:
         return
     labels = list(next(iter(chosen.values()))[0]["methods"])
-    seeds = " ".join(f"{title} {len(found)}," for title, found in chosen.items())
-    yield f"Seeds: {seeds[:-1]}."
-    yield ""
+    if any(len(found) != SEEDS for found in chosen.values()):
+        yield f"Seeds: {', '.join(f'{title} {len(found)}' for title, found in chosen.items())}."
+        yield ""
     yield f"| method | {' | '.join(chosen)} |"
     yield f"| --- |{' ---: |' * len(chosen)}"
     for label in labels:

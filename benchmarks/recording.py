@@ -1,4 +1,4 @@
-"""What a server sees: every answer of every client, kept on its way through the seam between methods and the world."""
+"""What a server sees: every answer of every client, recorded between methods and the world."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -56,7 +56,7 @@ def name_of(ask: Any) -> str:
 
 
 def shown(ask: Any, reply: Any) -> Doubles:
-    """(n, p) what tells most of each client's answer. Where it is about one class, that it answered at all, and from how many samples."""
+    """(n, p) the most informative part of each answer. Of one class: whether the client answered, and from how many samples."""
     share = getattr(ask, "share", None)
     if share is not None and share.label is not None:
         return np.asarray(reply.sizes[:, None], dtype=np.float64)

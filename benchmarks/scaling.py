@@ -18,7 +18,7 @@ from coterie.run.lanes import make_lanes
 
 def clients(images: Images) -> None:
     """Rounds of FedAvg, 6 samples a client and 20 epochs, through the driver; evaluation off."""
-    world = World.of(images.divided("iid(clients=10000)"), "mclr")
+    world = World.from_spec(images.divided("iid(clients=10000)"), "mclr")
     engine = BatchedEngine(world)
     heading("clients in a round (MCLR, 10,000 clients of 6 samples, E=20)")
     row("clients", "ms a round", "us a client")
@@ -31,7 +31,7 @@ def clients(images: Images) -> None:
 
 def lanes(images: Images) -> None:
     """A round of many seeds at once, evaluation off."""
-    world = World.of(images.paper(), "mclr")
+    world = World.from_spec(images.paper(), "mclr")
     engine = BatchedEngine(world)
     heading("lanes (MNIST powerlaw, MCLR, cohort 20, E=20; one round, evaluation off)")
     row("lanes", "ms a round", "ms a lane")
@@ -52,7 +52,7 @@ def parameters(images: Images) -> None:
     heading("parameters (MNIST powerlaw, cohort 20, E=2; evaluation off)")
     row("model", "parameters", "us/step", "GFLOP/s")
     for model in ("mclr", "mlp(16)", "mlp(64)", "mlp(128)", "mlp(256)", "mlp(512)", "mlp(256,128)"):
-        world = World.of(federation, model)
+        world = World.from_spec(federation, model)
         engine = BatchedEngine(world)
         workload = Workload("", world, PAPER.replace(epochs=2), 20, 1)
         workload.ours(engine)

@@ -1,6 +1,6 @@
-"""One malicious site with three quarters of the clients, with and without a bound on a site's share: a table of malicious-clients.md.
+"""One malicious site with three quarters of the clients, with and without a bound on a site's share: a table of attacks-measured.md.
 
-    python benchmarks/site_shares.py [--seeds 0-9] [--page docs/explanation/malicious-clients.md]
+    python benchmarks/site_shares.py [--seeds 0-9] [--page docs/reference/attacks-measured.md]
 
 Prints the table; with a page, puts it between its marks.
 """
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--page", type=Path)
     given = parser.parse_args()
     seeds = parse_seeds(given.seeds)
-    columns = {"nobody malicious": accuracies(None, None, seeds), "the same, bounded": accuracies(None, 1 / 3, seeds)}
+    columns = {"no attack": accuracies(None, None, seeds), "no attack, bounded": accuracies(None, 1 / 3, seeds)}
     for kind, attack in ATTACKS.items():
         columns |= {kind: accuracies(attack, None, seeds), f"{kind}, bounded": accuracies(attack, 1 / 3, seeds)}
     lines = [f"| method | {' | '.join(columns)} |", f"| --- |{' ---: |' * len(columns)}"]

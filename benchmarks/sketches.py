@@ -2,7 +2,7 @@
 
 python -m benchmarks.sketches rotated labelswap --seeds 10 > lines.jsonl      # a line for each data set, method, seed, r and epsilon
 python -m benchmarks.sketches mnist --seeds 10 >> lines.jsonl
-python -m benchmarks.sketches --figure lines.jsonl  # docs/figures/sketches.svg, and the table of docs/explanation/leaks.md
+python -m benchmarks.sketches --figure lines.jsonl  # docs/figures/sketches.svg, and the table of docs/reference/leaks-measured.md
 
 Noise is accounted by Opacus for all that one client sends for grouping: one sketch in FedGroup, one a round in FedSim, two in inspect.
 What is trained afterwards leaves as it is, and is in no epsilon.
@@ -42,7 +42,7 @@ METHODS = {  # by name: the settings, and how many sketches a client sends at mo
 
 
 def specs(small: bool) -> dict[str, dict[str, Any]]:
-    """Every method to run, with what the line says of it."""
+    """Every method to run, with what its line records."""
     found: dict[str, dict[str, Any]] = {}
     for name, (begin, releases) in METHODS.items():
         full = begin.replace(",assign_on=sketch", "")

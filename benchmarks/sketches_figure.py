@@ -1,4 +1,4 @@
-"""The lines that `benchmarks.sketches` prints as figures (docs/figures) and as a table between its marks in docs/explanation/leaks.md."""
+"""Figures of the lines that `benchmarks.sketches` prints, and their table between its marks in docs/reference/leaks-measured.md."""
 
 import re
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def write_page(rows: Sequence[dict[str, Any]]) -> None:
     noised = frame[frame["epsilon"].notna()].copy()
     noised["at"] = noised["epsilon"]
     _figure("sketches-epsilon", _summed(noised), "epsilon at delta 1e-5, of all that a client sends for grouping")
-    page = DOCS / "explanation" / "leaks.md"
+    page = DOCS / "reference" / "leaks-measured.md"
     table = f"<!-- sketches -->\n{_table(frame)}\n<!-- /sketches -->"
     page.write_text(re.sub(r"<!-- sketches -->.*?<!-- /sketches -->", table, page.read_text(), flags=re.DOTALL))
 

@@ -39,7 +39,7 @@ def lanes_of_study(world: World, seeds: range, rounds: int, methods: int = 2, co
 def lanes(images: Images) -> None:
     """35 seeds as lanes of one study, and as 35 studies one after the other, in one warm process: starting one costs them nothing."""
     rounds = 2
-    world = World.of(images.paper(), "mclr")
+    world = World.from_spec(images.paper(), "mclr")
     engine = BatchedEngine(world)
     heading(f"MNIST powerlaw, MCLR, 35 seeds, {rounds} rounds, evaluated each round")
 
@@ -72,7 +72,7 @@ def memory(images: Images) -> None:
 def evidence(images: Images) -> None:
     """What writing costs beside the rounds themselves, timed apart segment by segment, and how long the result takes to open."""
     rounds = 30
-    world = World.of(images.paper(), "mclr")
+    world = World.from_spec(images.paper(), "mclr")
     engine = BatchedEngine(world)
     plan = Plan(rounds=rounds, cohort=20, local=PAPER, evaluate_every=1)
     heading(f"evidence of 1000 clients x 35 seeds x {rounds} rounds")
@@ -101,7 +101,7 @@ def evidence(images: Images) -> None:
 
 
 def _remember(cohort: int, epochs: int) -> None:
-    world = World.of(Images(None).paper(), "mclr")
+    world = World.from_spec(Images(None).paper(), "mclr")
     lanes_run = lanes_of_study(world, SEEDS, 2, methods=1, cohort=cohort, epochs=epochs)
     engine = BatchedEngine(world)
     for wave in split_into_waves(lanes_run, 2 << 30):  # a study's default budget

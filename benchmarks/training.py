@@ -116,7 +116,7 @@ def judge(times: dict[str, Times], targets: dict[str, float]) -> None:
 
 
 def mclr(images: Images, pythons: Pythons) -> None:
-    world = World.of(images.paper(), "mclr")
+    world = World.from_spec(images.paper(), "mclr")
     workload = Workload("MNIST powerlaw, MCLR, cohort 20, E=20, B=10, 2 rounds", world, PAPER, cohort=20, rounds=2)
     times = compare(workload, {"stacked", "loop", "plain", "loaders", "pfl", "flower"}, pythons)
     judge(times, {"plain": 30, "DataLoader": 45, "pfl": 40})
@@ -126,7 +126,7 @@ def mclr(images: Images, pythons: Pythons) -> None:
 
 
 def mlp(images: Images, pythons: Pythons) -> None:
-    world = World.of(images.paper(), "mlp(128)")
+    world = World.from_spec(images.paper(), "mlp(128)")
     workload = Workload("MNIST powerlaw, MLP-128, cohort 20, E=20, B=10, 1 round", world, PAPER, cohort=20, rounds=1)
     times = compare(workload, {"stacked", "plain", "loaders", "pfl"}, pythons)
     judge(times, {"plain": 7})
@@ -139,7 +139,7 @@ def cnn(images: Images, pythons: Pythons) -> None:
     federation = images.divided("shards(clients=100)")
     workload = Workload(
         "MNIST shards, McMahan's CNN, cohort 4, E=1, B=10, 1 round",
-        World.of(federation, "cnn"),
+        World.from_spec(federation, "cnn"),
         PAPER.replace(epochs=1),
         cohort=4,
         rounds=1,
@@ -151,7 +151,7 @@ def cnn(images: Images, pythons: Pythons) -> None:
 def flute(images: Images, pythons: Pythons) -> None:
     workload = Workload(
         "LR-MNIST of FLUTE's comparison, 1000 clients, cohort 10, E=1, B=10, 100 rounds",
-        World.of(images.paper(), "mclr"),
+        World.from_spec(images.paper(), "mclr"),
         PAPER.replace(epochs=1),
         cohort=10,
         rounds=100,

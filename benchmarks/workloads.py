@@ -47,8 +47,8 @@ class Images:
     def divided(self, how: str) -> Federation:
         """The federation that ``mnist/how`` names, without the server's own test set: peers judge clients' test parts alone."""
         if self.made is None:
-            return load(f"mnist/{how}", data_dir=self.data_dir).with_(central=None)
-        return partitions.build(parse(how), self.made, _data_seed=0).with_(name=f"random/{how}", central=None)
+            return load(f"mnist/{how}", data_dir=self.data_dir).replace(central=None)
+        return partitions.build(parse(how), self.made, _data_seed=0).replace(name=f"random/{how}", central=None)
 
     def paper(self) -> Federation:
         """The papers' 1000 clients, two digits each, sizes by a power law."""

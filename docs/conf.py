@@ -82,6 +82,9 @@ def hash_sources() -> str:
 STARTUP = """
 import io
 import os
+import subprocess
+
+from IPython.core.magic import register_cell_magic
 
 os.environ |= {"FORCE_COLOR": "", "CLICOLOR_FORCE": "", "TERM": "dumb", "COLUMNS": "92"}
 
@@ -91,7 +94,14 @@ def draw(chart):
     return written.getvalue()
 
 get_ipython().display_formatter.formatters["text/html"].for_type_by_name("coterie.report.charts.accuracy", "OfflineChart", draw)
-del draw
+
+@register_cell_magic
+def sh(line, cell):  # prints the output in one piece: a page shows pieces on lines of their own
+    done = subprocess.run(["sh", "-e", "-c", cell], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    print(done.stdout, end="")
+    done.check_returncode()
+
+del draw, sh
 """
 
 # Tutorials. Kernels start from this Python, whatever the user's home holds, and charts are drawn as SVG.

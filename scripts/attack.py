@@ -41,7 +41,7 @@ def main() -> int:
                 print(f"\r{number + 1} of {options.trials}", end="", file=sys.stderr, flush=True)
     kinds = sorted(attack.outcomes)
     outcomes = ["right", "refused", *sorted({name for of in attack.outcomes.values() for name in of} - {"right", "refused"})]
-    print("| trial | " + " | ".join(outcomes) + " |\n| --- |" + " ---: |" * len(outcomes))
+    print("| attack | " + " | ".join(outcomes) + " |\n| --- |" + " ---: |" * len(outcomes))
     for kind in kinds:
         print(f"| {kind} | " + " | ".join(str(attack.outcomes[kind].get(name, 0)) for name in outcomes) + " |")
     for fault in attack.faults:

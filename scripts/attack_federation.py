@@ -4,7 +4,7 @@
 
 The attacks themselves are tests (`tests/deploy` and a few beside it), so that there is one copy of each. Those about processes start a
 server, sites and a malicious site on this machine, with mutual TLS; those about messages run the code of a server or a site in this
-process. A row counts as held when all of its trials ran and passed. `--quick` omits the real processes. Needs the extra `deploy`
+process. A row counts as held when all of its tests ran and passed. `--quick` omits the real processes. Needs the extra `deploy`
 and Linux.
 """
 
@@ -31,7 +31,7 @@ OUTSIDER, LOCAL, SITE, SITES, OPERATOR, SERVER, MAKER = (
     "server",
     "bundle's maker",
 )
-PROCESSES = {"test_attacks", "test_intruders", "test_kills", "test_approval_federation"}  # files of real processes
+PROCESSES = {"test_attacks", "test_intruders", "test_kills", "test_approval_federation", "site_share_drill"}  # files of real processes
 REFUSED = "refused"
 
 
@@ -50,13 +50,13 @@ class Attack:
 
 
 def in_deploy(*tests: str) -> tuple[str, ...]:
-    """Tests of `tests/deploy`, as FILE::NAME without what all share: "guard::a_site" is test_guard.py::test_a_site."""
+    """Tests of `tests/deploy`, as FILE::NAME without what all share: "protection::a_site" is test_protection.py::test_a_site."""
     return tuple(f"deploy/test_{file}.py::test_{name}" for file, _, name in (test.partition("::") for test in tests))
 
 
 ATTACKS = (
     # outsiders
-    Attack("connect without a certificate", OUTSIDER, "not answered", in_deploy("attacks::without_a_certificate_nobody_is_answered")),
+    Attack("connect without a certificate", OUTSIDER, "not answered", in_deploy("attacks::without_a_certificate_no_answer_comes")),
     Attack(
         "join with a certificate of another authority",
         OUTSIDER,
@@ -116,8 +116,8 @@ ATTACKS = (
         "all processes end; the run completes after a restart",
         in_deploy(
             "kills::kills_leave_nothing_behind_and_the_run_completes",
-            "process_lock::a_child_ends_with_its_parent",
-            "process_lock::what_a_killed_holder_has_left_is_ended",
+            "processes::a_child_ends_with_its_parent",
+            "processes::what_a_killed_holder_has_left_is_ended",
         ),
     ),
     # one site
@@ -145,15 +145,15 @@ ATTACKS = (
         SITE,
         "not passed on, not accepted",
         in_deploy(
-            "guard::the_server_passes_nothing_on_between_sites",
-            "guard::no_site_speaks_under_another_name",
-            "guard::what_is_not_listed_is_refused",
-            "guard::a_stream_is_judged_by_what_is_in_it",
-            "guard::connections_beside_the_server_and_odd_headers_are_refused",
-            "guard::replies_count_where_one_waits",
+            "protection::the_server_passes_nothing_on_between_sites",
+            "protection::no_site_speaks_under_another_name",
+            "protection::what_is_not_listed_is_refused",
+            "protection::a_stream_is_judged_by_what_is_in_it",
+            "protection::connections_beside_the_server_and_odd_headers_are_refused",
+            "protection::replies_count_where_one_waits",
         ),
     ),
-    Attack("learn the tokens of other sites", SITE, "only its own seen", in_deploy("intruders::a_site_is_told_nobody_else_s_token")),
+    Attack("learn the tokens of other sites", SITE, "only its own seen", in_deploy("intruders::a_site_gets_no_other_site_s_token")),
     Attack(
         "end the run of all sites (abort, bulk, failure report, undecodable result, stream error)",
         SITE,
@@ -167,7 +167,7 @@ ATTACKS = (
         "continue after removal",
         SITE,
         "connection closed at once; not heard again",
-        in_deploy("intruders::a_removed_site_is_cut_off_at_once", "guard::a_removed_site_hears_that_it_is_and_nothing_else"),
+        in_deploy("intruders::a_removed_site_is_cut_off_at_once", "protection::a_removed_site_hears_that_it_is_and_nothing_else"),
     ),
     Attack(
         "join under another site's name",
@@ -181,8 +181,8 @@ ATTACKS = (
         SITE,
         "that site is not part of the job, with the reason; the run continues",
         in_deploy(
-            "checks::a_false_card_costs_only_its_site_the_job",
-            "checks::a_false_card_does_not_end_the_run",
+            "validation::a_false_card_costs_only_its_site_the_job",
+            "validation::a_false_card_does_not_end_the_run",
             "attacks::a_false_card_costs_only_its_site_the_job",
         ),
     ),
@@ -191,10 +191,10 @@ ATTACKS = (
         SITE,
         "that site is absent for the round, with the reason",
         in_deploy(
-            "checks::a_false_reply_costs_only_its_site_the_round",
-            "checks::a_false_message_costs_only_its_site_the_round",
-            "checks::losses_and_errors_are_checked_too",
-            "attacks::what_a_site_says_wrongly_costs_only_itself_the_round",
+            "validation::a_false_reply_costs_only_its_site_the_round",
+            "validation::a_false_message_costs_only_its_site_the_round",
+            "validation::losses_and_errors_are_checked_too",
+            "attacks::wrong_messages_cost_only_their_site_the_round",
         ),
     ),
     Attack(
@@ -202,11 +202,11 @@ ATTACKS = (
         SITE,
         "refused: first card of the run and the roster bound it",
         in_deploy(
-            "checks::a_liar_that_comes_first_does_not_take_the_others_out",
-            "checks::a_client_belongs_to_the_site_that_the_roster_lists_it_for",
-            "checks::a_client_stays_with_the_site_that_had_it",
-            "checks::a_site_has_no_more_than_it_first_said_unless_the_roster_lets_it",
-            "checks::the_roster_bounds_what_a_site_may_claim",
+            "validation::a_liar_that_comes_first_does_not_take_the_others_out",
+            "validation::a_client_belongs_to_the_site_that_the_roster_lists_it_for",
+            "validation::a_client_stays_with_the_site_that_had_it",
+            "validation::a_site_has_no_more_than_it_first_said_unless_the_roster_lets_it",
+            "validation::the_roster_bounds_what_a_site_may_claim",
         ),
     ),
     Attack(
@@ -214,12 +214,21 @@ ATTACKS = (
         SITE,
         "dropped while they arrive",
         in_deploy(
-            "incoming::a_result_that_says_it_is_larger_is_dropped_at_its_first_frame",
-            "incoming::a_result_that_does_not_say_how_large_it_is_is_dropped_when_it_is_too_large",
-            "incoming::many_streams_that_never_end_are_dropped",
-            "incoming::headers_of_another_type_are_dropped",
-            "incoming::what_is_no_result_is_small",
-            "incoming::a_frame_that_is_too_large_is_not_read",
+            "transport::a_result_that_says_it_is_larger_is_dropped_at_its_first_frame",
+            "transport::a_result_that_does_not_say_how_large_it_is_is_dropped_when_it_is_too_large",
+            "transport::many_streams_that_never_end_are_dropped",
+            "transport::headers_of_another_type_are_dropped",
+            "transport::what_is_no_result_is_small",
+            "transport::a_frame_that_is_too_large_is_not_read",
+        ),
+    ),
+    Attack(
+        "frames faster than a job reads, or answers that are never read",
+        SITE,
+        "the sender waits, or is disconnected; other sites are not delayed",
+        in_deploy(
+            "transport::a_site_that_floods_its_job_waits_and_costs_no_other",
+            "transport::a_site_that_does_not_read_is_disconnected",
         ),
     ),
     Attack(
@@ -227,7 +236,8 @@ ATTACKS = (
         SITE,
         "escaped",
         in_deploy(
-            "delivery::what_a_site_says_does_not_reach_the_operator_s_terminal_as_it_is", "checks::a_receipt_that_cannot_be_right_is_none"
+            "delivery::what_a_site_says_does_not_reach_the_operator_s_terminal_as_it_is",
+            "validation::a_receipt_that_cannot_be_right_is_none",
         ),
     ),
     Attack(
@@ -244,8 +254,14 @@ ATTACKS = (
         (
             "run/test_site_shares.py::test_a_bound_takes_the_federation_back_from_a_site_with_most_clients",
             "run/test_site_shares.py::test_no_method_gives_a_site_more_than_its_share",
-            "core/test_site_shares.py::test_a_site_of_many_clients_does_not_decide_who_is_too_far",
+            "core/test_mixing_site_shares.py::test_a_site_of_many_clients_does_not_decide_who_is_too_far",
         ),
+    ),
+    Attack(
+        "30 clients at one malicious site of four, the others with one each",
+        SITES,
+        "weight bounded to a third: the honest sites keep their accuracy",
+        ("deploy/site_share_drill.py::test_a_bound_takes_a_real_federation_back_from_a_site_of_30_clients",),
     ),
     # operators
     Attack(
@@ -292,13 +308,19 @@ ATTACKS = (
         "orders of another kind, to a site itself (shell, delete, shut down)",
         SERVER,
         REFUSED,
-        in_deploy("guard::a_site_does_what_a_run_needs_and_nothing_else"),
+        in_deploy("protection::a_site_does_what_a_run_needs_and_nothing_else"),
     ),
     Attack(
         "asks outside the approved order (kind, round, seed, run)",
         SERVER,
         "denied and logged",
         in_deploy("orders::an_ask_outside_of_the_order_is_denied_and_logged", "orders::a_hello_must_be_what_it_says"),
+    ),
+    Attack(
+        "asks of any size",
+        SERVER,
+        "dropped while they arrive, and logged",
+        in_deploy("transport::asks_are_bounded_at_a_site_while_they_come_in"),
     ),
     Attack(
         "spend more privacy than the order was approved for",
@@ -311,9 +333,9 @@ ATTACKS = (
         SERVER,
         "rounded at random: one answer does not give the count",
         in_deploy(
-            "loss_leaks::made_up_models_do_not_tell_counts_that_are_kept",
-            "loss_leaks::bisecting_does_not_find_where_an_answer_jumps",
-            "loss_leaks::no_weight_is_large_enough_for_one_sample_to_stand_out",
+            "disclosure::made_up_models_do_not_tell_counts_that_are_kept",
+            "disclosure::bisecting_does_not_find_where_an_answer_jumps",
+            "disclosure::no_weight_is_large_enough_for_one_sample_to_stand_out",
         ),
     ),
     Attack(
@@ -321,8 +343,8 @@ ATTACKS = (
         SERVER,
         "noise; the second answer is over the budget",
         in_deploy(
-            "loss_leaks::ages_do_not_leave_through_losses_at_epsilon_one_half",
-            "loss_leaks::under_clip_and_noise_every_number_of_every_reply_is_noised_or_withheld",
+            "disclosure::ages_do_not_leave_through_losses_at_epsilon_one_half",
+            "disclosure::under_clip_and_noise_every_number_of_every_reply_is_noised_or_withheld",
         ),
     ),
     Attack(
@@ -330,18 +352,16 @@ ATTACKS = (
         SERVER,
         "refused before anything runs; nothing charged or refunded",
         in_deploy(
-            "ask_fields::a_field_that_cannot_be_right_is_named_and_costs_nothing",
-            "ask_fields::stamps_are_checked_too",
-            "ask_fields::what_is_charged_is_what_is_executed",
+            "permission::a_field_that_cannot_be_right_is_named_and_costs_nothing",
+            "permission::stamps_are_checked_too",
+            "permission::what_is_charged_is_what_is_executed",
         ),
     ),
     Attack(
         "a gradient from sketches of many runs",
         SERVER,
         "half of its directions at most, over all runs",
-        in_deploy(
-            "sketches_of_sites::twelve_runs_show_no_more_than_one", "sketches_of_sites::the_key_of_a_projection_is_a_number_of_64_bits"
-        ),
+        in_deploy("site_sketches::twelve_runs_show_no_more_than_one", "site_sketches::the_key_of_a_projection_is_a_number_of_64_bits"),
     ),
     Attack(
         "ask for files by a model's spec",
@@ -368,7 +388,7 @@ ATTACKS = (
             "audit::a_long_field_does_not_fill_the_log",
             "audit::a_full_disk_leaves_no_torn_line",
             "orders::a_server_cannot_fill_the_kit_with_orders",
-            "guard::refusals_cannot_fill_a_disk",
+            "protection::refusals_cannot_fill_a_disk",
         ),
     ),
     Attack(
@@ -445,9 +465,7 @@ class Recorder:
         elif not report.passed:
             crash = getattr(report.longrepr, "reprcrash", None)
             why = (
-                f"not tried: {report.longrepr[2]}"
-                if isinstance(report.longrepr, tuple)
-                else str(crash.message if crash else report.longrepr)
+                f"not run: {report.longrepr[2]}" if isinstance(report.longrepr, tuple) else str(crash.message if crash else report.longrepr)
             )
             self.faults[test].append(f"{report.nodeid.partition('::')[2]}: {' '.join(why.split())[:200]}")
             print(f"{report.nodeid}\n{report.longreprtext}", file=sys.stderr, flush=True)
@@ -466,15 +484,15 @@ def run_attacks(attacks: Sequence[Attack]) -> int:
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         pytest.main(["-n", "0", "-p", "no:cacheprovider", "--rootdir", str(ROOT), *files], plugins=[recorder])
     wrong = 0
-    print("| attack | who | what happened | trials | held |\n| --- | --- | --- | ---: | --- |")
+    print("| attack | who | what happened | tests | held |\n| --- | --- | --- | ---: | --- |")
     for attack in attacks:
         faults = [fault for test in attack.tests for fault in recorder.faults[test]]
         faults += [f"{test} did not run" for test in attack.tests if not recorder.passed[test] and not recorder.faults[test]]
-        trials = sum(recorder.passed[test] for test in attack.tests) + len(faults)
+        count = sum(recorder.passed[test] for test in attack.tests) + len(faults)
         wrong += bool(faults)
         outcome = f"**{'; '.join(faults)}**".replace("|", "\\|") if faults else attack.outcome
-        print(f"| {attack.name} | {attack.who} | {outcome} | {trials} | {'**no**' if faults else 'yes'} |", flush=True)
-    print(f"\n{len(attacks)} attacks, {sum(recorder.passed.values())} trials passed, {wrong} attacks not held off")
+        print(f"| {attack.name} | {attack.who} | {outcome} | {count} | {'**no**' if faults else 'yes'} |", flush=True)
+    print(f"\n{len(attacks)} attacks, {sum(recorder.passed.values())} tests passed, {wrong} attacks not held off")
     return wrong
 
 

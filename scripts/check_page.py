@@ -3,8 +3,9 @@
 python scripts/check_page.py PAGE.html ... [--shots FOLDER] [--expect TEXT ...] [--inspection]
 
 Needs chromium (Debian: apt-get install chromium). A copy of each page is opened with a probe that measures it from within: every chart is
-drawn and names its axes, no script failed, nothing is loaded from elsewhere, nothing is wider than the window, no axis labels overlap, no
-table is cut off on a laptop. With --inspection the page is one of `coterie inspect`: its questions and its charts' axes are known by name.
+drawn and names its axes, no script failed, nothing is loaded from elsewhere, nothing is wider than the window, no labels overlap, text has
+a contrast of at least 4.5, no table is cut off on a laptop. The first screen of a report, on a laptop and on a phone, holds verdict,
+recommendation and plot. With --inspection the page is one of `coterie inspect`: its questions and its charts' axes are known by name.
 Ends with 1 and a list of what is wrong, or with 0.
 """
 
@@ -25,6 +26,7 @@ from typing import Any
 Axes = Mapping[str, tuple[str, ...]]  # words that charts must show, by the id of their figure
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SIZES = {"laptop": (1280, 800), "desktop": (1920, 1080), "phone": (390, 844)}
+FIRST_SCREENS = ("laptop", "phone")  # sizes at which verdict, recommendation and plot of a report are seen without scrolling
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -37,6 +39,7 @@ FLAGS = (
     "--virtual-time-budget=60000",
     "--host-resolver-rules=MAP * ~NOTFOUND",  # offline
 )
+DARK = "--blink-settings=preferredColorScheme=0"
 PATIENCE = 120  # seconds
 QUESTIONS = (
     "Do clients differ more than chance?",
@@ -52,11 +55,9 @@ AXES = {  # of each chart of an inspection, where they are the same whatever was
     "pilot": ("accuracy, %", "one model", "groups", "random groups of the same sizes"),
     "gains": ("clients, from worst to best", "gain over one model, points"),
 }
-OUTSIDE = re.compile(
-    r"""<(?:script|img|iframe|link)[^>]*\b(?:src|href)\s*=\s*["']?(?:https?:)?//|@import|url\(\s*["']?https?:""", re.IGNORECASE
-)
+OUTSIDE = re.compile(r"""<(?:script|img|iframe|link)[^>]*\b(?:src|href)\s*=\s*(?!["']?data:)|@import|url\(\s*["']?https?:""", re.IGNORECASE)
 
-PROBE = """<script>
+PROBE = r"""<script>
 const faults = [];
 addEventListener("error", (event) => faults.push("script: " + event.message));
 addEventListener("unhandledrejection", (event) => faults.push("script: " + event.reason));
@@ -66,7 +67,60 @@ function overlaps(group) {
   return boxes.some((a, i) => boxes.slice(i + 1).some((b) =>
     Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3));
 }
+const light = (rgb) => {
+  const [r, g, b] = rgb.map((c) => { c /= 255; return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; });
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const channels = (colour) => (colour.match(/[\d.]+/g) || []).map(Number);
+function ground(element) {
+  for (let at = element; at; at = at.parentElement) {
+    const found = channels(getComputedStyle(at).backgroundColor);
+    if (found.length === 3 || found[3] > 0.99) return found.slice(0, 3);
+  }
+  return [255, 255, 255];
+}
+function contrast(element) {
+  const style = getComputedStyle(element), ink = channels(element.closest("svg") ? style.fill : style.color).slice(0, 3);
+  const [one, two] = [light(ink), light(ground(element))];
+  return (Math.max(one, two) + 0.05) / (Math.min(one, two) + 0.05);
+}
+function faint() {
+  const texts = [...document.querySelectorAll("body *:not(script):not(style)")].filter((e) => e.checkVisibility() &&
+    [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()));
+  return texts.filter((e) => contrast(e) < 4.5).map((e) => e.textContent.trim().slice(0, 40) + " (" + contrast(e).toFixed(1) + ")");
+}
+function crossing(selector) {
+  const range = document.createRange();
+  const boxes = [...document.querySelectorAll(selector)].filter((e) => e.checkVisibility() && e.textContent.trim()).map((e) => {
+    range.selectNodeContents(e);
+    const tip = e.querySelector(".tip");
+    if (tip) range.setEndBefore(tip);
+    return [e, range.getBoundingClientRect()];
+  });
+  return boxes.flatMap(([e, a], i) => boxes.slice(i + 1).filter(([, b]) =>
+    Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3)
+    .map(([f]) => e.textContent.slice(0, 25) + " / " + f.textContent.slice(0, 25)));
+}
+function firstScreen() {
+  const parts = {verdict: ".answer", recommendation: ".do", plot: ".forest"};
+  for (const [name, selector] of Object.entries(parts)) {
+    const end = Math.round(document.querySelector(selector).getBoundingClientRect().bottom + scrollY);
+    if (end > HEIGHT) faults.push("first screen: the " + name + " ends at " + end + " of " + HEIGHT);
+  }
+  if (!document.querySelectorAll(".forest tbody td.plot > b").length) faults.push("first screen: the plot has no marks");
+}
 async function measure() {
+  if (document.querySelector(".forest") && HEIGHT) firstScreen();
+  for (const text of faint()) faults.push("contrast below 4.5: " + text);
+  for (const pair of crossing(".forest th, .forest td:not(.plot), .forest tfoot span, .legend span")) faults.push("text overlaps: " + pair);
+  for (const entry of performance.getEntriesByType("resource")) if (!entry.name.startsWith("data:")) faults.push("loads " + entry.name);
+  for (const closed of document.querySelectorAll("details:not(.vega-embed details)")) closed.open = true;
+  for (const button of document.querySelectorAll("button[aria-controls]")) {
+    button.click();
+    const details = document.getElementById(button.getAttribute("aria-controls"));
+    if (!details.checkVisibility()) faults.push("details do not open: " + button.textContent);
+  }
+  for (const text of faint()) faults.push("contrast below 4.5: " + text);
   for (const figure of document.querySelectorAll("figure")) {
     if (!figure.querySelector("svg")) faults.push(figure.id + ": not drawn");
     for (const group of figure.querySelectorAll(".role-axis-label, .role-legend")) {
@@ -125,17 +179,21 @@ def check(browser: str, page: Path, expected: list[str], axes: Axes, shots: Path
     troubles = ["loads something from elsewhere: " + found.group(0)[:80] for found in OUTSIDE.finditer(_without_scripts(text))]
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "page.html"
-        copy.write_text(text.replace("<head>", "<head>" + PROBE, 1), encoding="utf-8")
         for name, size in SIZES.items():
+            probe = PROBE.replace("HEIGHT", str(size[1] if name in FIRST_SCREENS else 0))
+            copy.write_text(text.replace("<head>", "<head>" + probe, 1), encoding="utf-8")
             shown, dom = _open(browser, copy, size)
             troubles += [f"at {name} size: {fault}" for fault in _faults(shown, dom, text, expected, axes)]
+            if name == "laptop":
+                dark, dom = _open(browser, copy, size, DARK)
+                troubles += [f"dark: {fault}" for fault in _faults(dark, dom, text, [], {}) if "contrast" in fault or dark is None]
             if shots is not None and shown is not None:
                 shots.mkdir(parents=True, exist_ok=True)
                 stem = f"{page.parent.name}-{page.stem}-{name}"
                 _shoot(browser, page, size, shots / f"{stem}.png")
                 if name == "laptop":
                     _shoot(browser, page, (size[0], shown["height"]), shots / f"{stem}-whole.png")
-                    _shoot(browser, page, size, shots / f"{stem}-dark.png", "--blink-settings=preferredColorScheme=0")
+                    _shoot(browser, page, size, shots / f"{stem}-dark.png", DARK)
     return troubles
 
 
@@ -173,8 +231,8 @@ def _without_scripts(text: str) -> str:
     return re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
 
 
-def _open(browser: str, page: Path, size: tuple[int, int]) -> tuple[dict[str, Any] | None, str]:
-    dom = _run(browser, page, size, "--dump-dom").decode("utf-8", "replace")
+def _open(browser: str, page: Path, size: tuple[int, int], *more: str) -> tuple[dict[str, Any] | None, str]:
+    dom = _run(browser, page, size, "--dump-dom", *more).decode("utf-8", "replace")
     found = re.search(r'<pre id="probe"[^>]*>(.*?)</pre>', dom, re.DOTALL)
     return (json.loads(html.unescape(found.group(1))) if found else None), dom
 

@@ -341,7 +341,7 @@ def drills(folder: Path, only: list[str], verbose: bool) -> int:
     if wanted(DISK):
         running = Running(folder / "disk", hospitals(*HOSPITALS))
         if os.getuid():
-            table.say(DISK.name, "not tried: mounting a small disk needs root", "", "")
+            table.say(DISK.name, "not run: mounting a small disk needs root", "", "")
         else:
             with small_disk(running), running:
                 table.carry_out(DISK, running, "disk")

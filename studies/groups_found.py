@@ -1,14 +1,21 @@
 """Do the methods find known groups? Settings are chosen on label-swapped digits and then reported once on rotated digits.
 
 python studies/groups_found.py choose    # the grid, on digits/labelswap, seeds 100-109
+python studies/groups_found.py figure    # docs/results/groups_found.svg, from the page's second table
 python studies/groups_found.py report    # the chosen settings and the papers' own, on digits/rotated, seeds 0-9
 
 A method counts as finding the groups where the adjusted Rand index is at least 0.95.
 """
 
+import re
 import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 import coterie as ct
+from coterie.reproduce.figures import METHOD_COLOURS, get_method
 
 PLAN = ct.Plan(rounds=30, cohort=20, local=ct.Local(epochs=20, batch_size=10, lr=0.1))
 ENOUGH = 0.95
@@ -59,10 +66,40 @@ def table(methods: list[str], data: str, seeds: range) -> str:
     return "\n".join(lines)
 
 
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "results" / "groups_found.md"
+ROW = re.compile(r"^\| `(.+)` \| ([\d.]+) \| ([+-][\d.]+) \| ([\d.]+) \|", re.MULTILINE)
+
+
+def draw_figure(alt: Any) -> Any:
+    """The gain over FedAvg, and the adjusted Rand index, of the chosen settings (filled) and the papers' own (hollow)."""
+    found = {name: (float(gain), ari) for name, _, gain, ari in ROW.findall(PAGE.read_text(encoding="utf-8").split("## Reported")[1])}
+    colours = [METHOD_COLOURS.get(get_method(name), "#000000") for name in (*CHOSEN, *LITERAL)]
+    data = pd.DataFrame(
+        {"method": name, "gain": found[name][0], "ari": found[name][1], "colour": colour, "fill": colour if name in CHOSEN else "white"}
+        for name, colour in zip((*CHOSEN, *LITERAL), colours, strict=True)
+    )
+    base = alt.Chart(data).encode(y=alt.Y("method:N", sort=None, title=None, axis=alt.Axis(labelLimit=320)))
+    x = alt.X("gain:Q", title="gain over FedAvg, points of accuracy (filled: chosen settings, hollow: the paper's own)")
+    dots = base.mark_circle(size=80, strokeWidth=2, opacity=1).encode(
+        x=x, stroke=alt.Stroke("colour:N", scale=None), fill=alt.Fill("fill:N", scale=None)
+    )
+    zero = alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(color="#666666").encode(x="x:Q")
+    plot = (zero + dots).properties(width=420, height=alt.Step(22))
+    title = alt.TitleParams("ARI", fontSize=11, anchor="start")
+    ari = (
+        alt.Chart(data, title=title).mark_text(align="left").encode(y=alt.Y("method:N", sort=None, axis=None), text="ari:N", x=alt.value(0))
+    )
+    return alt.hconcat(plot, ari.properties(width=60, height=alt.Step(22)), background="white").configure_view(stroke=None)
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["choose"]:
         print(table(GRID, "digits/labelswap(clients=40,groups=4)", range(100, 110)))
     elif sys.argv[1:] == ["report"]:
         print(table([*CHOSEN, *LITERAL, *WRONG_NUMBER], "digits/rotated(clients=40,groups=4)", range(10)))
+    elif sys.argv[1:] == ["figure"]:
+        import altair
+
+        draw_figure(altair).save(PAGE.with_suffix(".svg"))
     else:
         sys.exit(__doc__)

@@ -76,7 +76,7 @@ def measure_map(federation: Federation, settings: Settings) -> list[Measurement]
 
     The silhouette measures how dense and how far apart those are, from -1 to 1: the figure itself has no number.
     """
-    world, found = World.of(federation, settings.model), []
+    world, found = World.from_spec(federation, settings.model), []
     layout, clients = world.model.layout, np.arange(len(federation), dtype=np.int64)
     with make_engine(world) as engine:
         for seed in settings.seeds:
@@ -96,7 +96,7 @@ def measure_ternary(federation: Federation, settings: Settings) -> list[Measurem
     method = build(settings.methods[0])
     assert isinstance(method, FedGroup)
     assert isinstance(method.groups, int)
-    world, found = World.of(federation, settings.model), []
+    world, found = World.from_spec(federation, settings.model), []
     layout = world.model.layout
     local = settings.plan.local.replace(epochs=method.pretrain)
     directions = method.groups if method.directions == "groups" else method.directions

@@ -4,10 +4,10 @@ python studies/natural.py choose OUT [--only NAME]   # the learning rate of each
 python studies/natural.py run OUT [--only NAME]      # inspect, then five methods with their controls over ten draws
 python studies/natural.py collect OUT                # the small files of results/natural/, from which natural_page.py makes the page
 
-The protocol, the same for all: softmax regression, 20 rounds of 3 local epochs in batches of 10; everybody takes part where there are at
-most 100 clients, else 50 a round. A fifth of every client's samples is its test part; draws 100 to 109 of the split (and of the clients and
+The protocol, the same for all: softmax regression, 20 rounds of 3 local epochs in batches of 10; all clients take part where there are at
+most 100, else 50 a round. A fifth of every client's samples is its test part; draws 100 to 109 of the split (and of the clients and
 samples, where only some are used) with a seed each. The learning rate is FedAvg's best on validation parts (a fifth) of draw 99, and all
-methods use it. 4 groups, or 2 where there are fewer than 10 clients: nobody knows the right number here. Clients with fewer than 10 samples
+methods use it. 4 groups, or 2 where there are fewer than 10 clients: the right number is unknown. Clients with fewer than 10 samples
 are left out where most have more, and a client keeps at most 500, so that states and airlines do not drown in data that hospitals lack.
 
 The score is accuracy, mean of the last ten rounds. What is asked: which of five methods gains over FedAvg by an interval that holds over
@@ -64,7 +64,7 @@ def methods_for(clients: int) -> list[str]:
 
 
 def settings(clients: int) -> dict[str, Any]:
-    """How everybody trains."""
+    """How all clients train."""
     return {"rounds": ROUNDS, "epochs": EPOCHS, "batch_size": 10, **({"cohort": COHORT} if clients > 100 else {})}
 
 
@@ -134,7 +134,7 @@ def _inspected(found: Inspection) -> dict[str, Any]:
 
 
 def collect(out: Path, names: list[str]) -> None:
-    """Three tables: a row a federation; a row a draw and method; a row a method with what draws alone cannot tell again."""
+    """Three tables: a row a federation; a row a draw and method; a row a method with what cannot be computed from draws alone."""
     found = {name: open_comparison(out / name).federations[0] for name in names}
     FILES.mkdir(exist_ok=True)
     _write(FILES / "federations.csv", [_federation(name, found[name], out) for name in names])

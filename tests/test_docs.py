@@ -17,7 +17,6 @@ PAGES = [
     ROOT / "CHANGELOG.md",
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").rglob("*.md")),
-    *sorted((ROOT / "results").glob("*.md")),
     ROOT / "benchmarks" / "README.md",
 ]
 

@@ -67,7 +67,7 @@ def texts_federation(tokens: Array, sizes: Sequence[int], classes: int = 3) -> F
         y=rng.integers(classes, size=begin),
         classes=tuple("abcdefgh"[:classes]),
         ids=tuple(f"site-{i}" for i in range(len(sizes))),
-        train=Parts.of([train for train, _ in parts]),
-        test=Parts.of([test for _, test in parts]),
+        train=Parts.from_lists([train for train, _ in parts]),
+        test=Parts.from_lists([test for _, test in parts]),
         central=(tokens[-5:], rng.integers(classes, size=5)),
     )

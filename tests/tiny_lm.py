@@ -124,8 +124,8 @@ def spoken_federation(tokens: Array, sizes: Sequence[int]) -> Federation:
         y=np.zeros(begins[-1], np.int64),
         classes=CLASSES,
         ids=tuple(f"site-{i}" for i in range(len(sizes))),
-        train=Parts.of([train for train, _ in parts]),
-        test=Parts.of([test for _, test in parts]),
+        train=Parts.from_lists([train for train, _ in parts]),
+        test=Parts.from_lists([test for _, test in parts]),
         central=(tokens[-5:], np.zeros(5, np.int64)),
         task=Task("next-token"),
     )

@@ -76,6 +76,6 @@ def test_a_study_is_grown_by_its_own_folder(tmp_path: Path) -> None:
 
 def test_no_command_where_none_can_do_it(tmp_path: Path) -> None:
     assert suggest_more_runs(compute_findings(by_hand({AVG: flat(50, 2), GROUP: flat(58, 2)}))) == []  # nothing is on disk
-    mine = ct.load(DATA).with_(name="mine")
+    mine = ct.load(DATA).replace(name="mine")
     found = ct.compare(["fedsim(clusters=2)"], data=mine, rounds=1, seeds=[0], controls=False, out=tmp_path / "mine")
     assert suggest_more_runs(found.federations[0]) == []  # an object

@@ -214,8 +214,9 @@ def test_runs_that_diverged_are_named_wherever_problems_are(views: Views) -> Non
     )
     assert any(sentence.startswith("fedavg+rate(") and "cannot be judged: in no run" in sentence for sentence in verdicts)
     page = write_report(views.folder).page.read_text(encoding="utf-8")
-    assert "1 of 3 repetitions did not finish and are not counted." in page
-    assert "No repetition of it was completed." in page
+    assert "1 of 3 pairs of runs did not finish and are not counted (" in page
+    assert page.count('<tr class="unjudged" tabindex="0">') == 1  # the one that always diverges: no gain, and no mark in the plot
+    assert "cannot be judged: in no run did both it and " in page
 
 
 def test_the_last_evaluated_round_of_a_run_that_diverged_is_not_its_final_score(views: Views, means: pd.DataFrame) -> None:

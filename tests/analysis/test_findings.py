@@ -17,7 +17,7 @@ from coterie.analysis.records import Records
 from coterie.analysis.verdict import write_verdicts
 from coterie.core.rng import make_generator, make_key
 from coterie.report.federation_view import FederationView
-from coterie.report.verdict_text import write_cards
+from coterie.report.overview_section import list_details
 from coterie.run.execution import Execution
 
 
@@ -94,9 +94,10 @@ def test_a_wild_rate_is_found_and_a_good_one_is_not() -> None:
     assert set(wild.diverged) == set(methods)  # also the one that is first scored after it was fine-tuned
     assert wild.table()["final"].max() > 0.5  # though it scores
     assert any(sentence.startswith("fedavg: training diverged (final test loss ") for sentence in wild.remarks)
-    shown = write_cards(FederationView(compare_evidence([wild.evidence]).federations[0]))
+    view = FederationView(compare_evidence([wild.evidence]).federations[0])
+    shown = [list_details(view, row) for row in view.overview.rows[1:]]
     assert len(shown) == 3
-    assert all(any("Do not rely on its score, since training diverged" in sentence for sentence in card.sentences) for card in shown)
+    assert all(any("Do not rely on its score, since training diverged" in sentence for sentence in details) for details in shown)
     alone = ct.study("fedavg+finetune(epochs=2)", data="heart", rounds=3, lr=1e9, execution=LOOP)
     assert set(alone.diverged) == {"fedavg+finetune(epochs=2)"}
     assert not ct.study(methods, data="heart", rounds=3, lr=0.1, execution=LOOP).diverged

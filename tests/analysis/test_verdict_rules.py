@@ -1,20 +1,25 @@
 """The rules of a verdict, at their boundaries."""
 
+import inspect
+
 import numpy as np
 import pytest
 from scipy.stats import wilcoxon
 
 from coterie.analysis.draws import Gap
 from coterie.analysis.verdict_rules import (
+    MARGIN,
     Decomposition,
     GainPart,
     choose_test,
     classify_origin,
     compute_advised_repetitions,
     compute_needed_repetitions,
+    decide_by_interval,
     decide_outcome,
     describe_design,
 )
+from coterie.cli.report import report
 from coterie.statistics import LEVEL, Equivalence, Interval, Sources, compare_pairs, correct_holm, estimate_variance_components
 
 NOT_SHOWN = Equivalence(0.01, 1.0)
@@ -140,6 +145,18 @@ def test_the_deciding_test_gives_the_p_value() -> None:
 )
 def test_outcomes(test: Gap, p: float, outcome: str) -> None:
     assert decide_outcome(test, p, 1, NOT_SHOWN) == outcome
+
+
+def test_a_simpler_method_is_judged_by_its_interval() -> None:
+    shown = Equivalence(0.01, 0.03)
+    few = gain(1.0, 0.1, seeds=4)  # whatever the number of seeds: it is no hypothesis
+    found = [decide_by_interval(gap, shown) for gap in (few, gain(-1.0, 0.1), gain(0.01, 0.1), gain(1.0, seeds=1))]
+    assert found == ["better", "worse", "same", "unjudged"]
+    assert decide_by_interval(gain(0.01, 0.1), NOT_SHOWN) == "unclear"
+
+
+def test_the_commands_margin_is_the_rules() -> None:
+    assert inspect.signature(report).parameters["margin"].default == pytest.approx(100 * MARGIN)
 
 
 def test_no_difference_is_said_where_it_is_shown_and_nothing_else_is() -> None:

@@ -151,7 +151,7 @@ def test_bad_input_to_predict_is_one_sentence(coterie: Commands, study: Path, tm
     assert "There is no file" in coterie.refused("predict", tmp_path / "b", "--data", tmp_path / "none.csv")
     assert "name one with --client" in coterie.refused("predict", study, "--data", data)
     assert "holds no bundle" in coterie.refused("predict", tmp_path, "--data", data)
-    assert "Say whose rows these are" in coterie.refused("predict", tmp_path / "b", "--data", data)
+    assert "Name the client of these rows" in coterie.refused("predict", tmp_path / "b", "--data", data)
     assert "client 'hungary'" in coterie.refused("predict", tmp_path / "b", "--data", data, "--client", "hungary")
     assert "has no label column" in coterie.refused("predict", tmp_path / "b", "--data", data, "--client", "va", "--label", "disease")
     (tmp_path / "short.csv").write_text("age,sex\n60,1\n")
@@ -175,4 +175,4 @@ def test_onnx_answers_as_the_bundle(coterie: Commands, study: Path, tmp_path: Pa
     x = ct.load("heart").x[:9]
     session = onnxruntime.InferenceSession(str(tmp_path / "b" / export.ONNX_FILE))
     assert session.run(None, {"x": x})[0] == pytest.approx(read_bundle(tmp_path / "b").answer(x).probabilities, abs=1e-5)
-    assert "leave --onnx away" in coterie.refused("export", study, "--method", "fedex", "--client", "va", "--out", tmp_path / "c", "--onnx")
+    assert "omit --onnx" in coterie.refused("export", study, "--method", "fedex", "--client", "va", "--out", tmp_path / "c", "--onnx")

@@ -71,5 +71,7 @@ def test_a_study_of_ten_rounds_or_fewer_has_no_column_of_its_last_ten(
     words = ("run", "fedavg", "--data", "digits/iid(clients=4)", "--max-steps", "1", "--engine", "loop", "--rounds")
     _, ten, _ = coterie(capfd, monkeypatch, *words, "10")
     _, eleven, _ = coterie(capfd, monkeypatch, *words, "11")
+    _, details, _ = coterie(capfd, monkeypatch, *words, "11", "--details")
     assert "last 10" not in " ".join(ten.split())
-    assert "mean of the last 10 rounds and of all rounds" in " ".join(eleven.split())
+    assert "(± over seeds), mean of the last 10 rounds, and" in " ".join(eleven.split())
+    assert "mean of the last 10 rounds and of all rounds" in " ".join(details.split())

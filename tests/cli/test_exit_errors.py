@@ -79,7 +79,7 @@ def test_a_terminal_that_lacks_signs_ends_no_command(tmp_path: Path) -> None:
     assert b"final" in found.stdout
     found = coterie_process("show", "ö–∞", cwd=tmp_path, PYTHONIOENCODING="latin-1")
     assert found.returncode == 2
-    assert found.stderr.decode("latin-1") == "coterie: ö?? holds no study: name the folder that --out made.\n"
+    assert found.stderr.decode("latin-1") == "coterie: ö-? holds no study: name the folder that --out made.\n"
 
 
 @pytest.mark.parametrize("limit", [400 << 20, MIN_ADDRESS_SPACE - 1])
@@ -164,7 +164,7 @@ def test_odd_input_is_one_sentence(words: list[str], sentence: str, coterie: Com
         ("execution", "[]", "should hold a JSON object"),
         ("execution", '{"engine": 3}', "engine=3"),
         ("execution", '{"motor": "x"}', "has an unknown setting 'motor'"),
-        ("routes", '{"train": 3}', "should say a word for 'train'"),
+        ("routes", '{"train": 3}', "should hold a word for 'train'"),
         ("routes", '"x"', "should hold a JSON object"),
     ],
 )

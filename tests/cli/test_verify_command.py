@@ -37,7 +37,7 @@ def test_verify_says_what_is_damaged_and_what_is_good(
     assert said(*RUN, "--out", str(study))[0] == 0
     code, stdout, stderr = said("verify", str(study))
     assert (code, stderr) == (0, "")
-    assert "is whole: 4 segments with 10 rounds of lanes, as they were written." in stdout
+    assert "is intact: 4 segments with 10 rounds of lanes." in stdout
     before = said("digest", str(study))
     assert said("digest", "--counts", str(study))[1] != before[1]
     integrity.rewrite_table(study, "clients", 1, integrity.double_hits)

@@ -10,7 +10,7 @@ import pytest
 from cli.test_commands import coterie
 from coterie.data.catalogue import load
 from coterie.deploy.bundle.files import read_bundle
-from deploy.test_placing import people
+from deploy.test_placement import people
 
 SPEC = "csv(people.csv,label=ill,client=site,drop=id,categories=onehot,impute=mean,scale=standard)"
 METHOD = "fedgroup(groups=2,pretrain=4)"

@@ -18,7 +18,7 @@ from coterie.methods.fine_tuned import FineTuned
 from coterie.testing import worlds
 from coterie.testing.play import make_round_context
 
-ROSTER = Roster.of([f"client-{i}" for i in range(20)], np.ones(20, dtype=np.int64))
+ROSTER = Roster.from_sizes([f"client-{i}" for i in range(20)], np.ones(20, dtype=np.int64))
 
 
 def ctx(cohort: int | None = 5, roster: Roster = ROSTER, seed: int = 0, round_: int = 1, **plan: Any) -> Context:
@@ -67,14 +67,14 @@ def test_cohorts_are_keyed_by_seed_round_and_purpose() -> None:
 
 def test_renumbering_keeps_the_same_ids() -> None:
     order = np.random.default_rng(0).permutation(20)
-    other = Roster.of([ROSTER.ids[i] for i in order], np.ones(20, dtype=np.int64))
+    other = Roster.from_sizes([ROSTER.ids[i] for i in order], np.ones(20, dtype=np.int64))
     for round_ in range(10):
         ids = {ROSTER.ids[c] for c in ctx(round_=round_).cohort()}
         assert {other.ids[c] for c in ctx(roster=other, round_=round_).cohort()} == ids
 
 
 def test_a_newcomer_only_takes_a_place() -> None:
-    grown = Roster.of([*ROSTER.ids, "newcomer"], np.ones(21, dtype=np.int64))
+    grown = Roster.from_sizes([*ROSTER.ids, "newcomer"], np.ones(21, dtype=np.int64))
     for round_ in range(40):
         before, after = set(ctx(round_=round_).cohort().tolist()), set(ctx(roster=grown, round_=round_).cohort().tolist())
         assert len(before - after) <= 1

@@ -14,12 +14,12 @@ from coterie.methods.moon import MOONRule
 
 @dataclass(frozen=True, kw_only=True)
 class Things:
-    count: int = setting(3, "How many.", least=1)
-    share: float = setting(0.5, "Which share.", least=0, below=1)
+    count: int = setting(3, "How many.", minimum=1)
+    share: float = setting(0.5, "Which share.", minimum=0, below=1)
     rate: float = setting(0.1, "How fast.", above=0)
     heat: float = setting(1.0, "How hot.", above=0, infinite=True)
-    most: int | None = setting(None, "At most.", least=2)
-    groups: int | Literal["auto"] = setting(3, "How many groups.", least=1)
+    most: int | None = setting(None, "At most.", minimum=2)
+    groups: int | Literal["auto"] = setting(3, "How many groups.", minimum=1)
     way: Literal["left", "right"] = setting("left", "Which way.")
     on: bool = setting(False, "Whether.")
     free: float = 0.0
@@ -79,8 +79,8 @@ def test_a_field_without_bounds_is_checked_for_its_type_only() -> None:
 
 
 def test_bounds_say_themselves() -> None:
-    assert str(Bounds(least=0, most=1)) == "0 or more and at most 1"
-    assert str(Bounds(above=0, most=1)) == "a number above 0 and at most 1"
+    assert str(Bounds(minimum=0, maximum=1)) == "0 or more and at most 1"
+    assert str(Bounds(above=0, maximum=1)) == "a number above 0 and at most 1"
     assert not Bounds(above=0).allow(0.0)
     assert not Bounds(below=1).allow(1.0)
     assert not Bounds().allow(float("inf"))

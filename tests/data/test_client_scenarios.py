@@ -19,7 +19,7 @@ from coterie.data.partitions import iid, shards
 
 def test_a_share_of_clients_stands_last_and_everybody_keeps_what_it_holds() -> None:
     whole, made = load("digits/rotated(clients=20)"), load("digits/rotated(clients=20)/unseen(0.2)")
-    assert (made.seen, made.unseen, len(made)) == (16, 4, 20)
+    assert (made.participants, made.unseen, len(made)) == (16, 4, 20)
     assert sorted(made.ids) == sorted(whole.ids)
     for client, name in enumerate(made.ids):
         before = whole.ids.index(name)
@@ -61,7 +61,7 @@ def test_statistics_are_of_those_who_take_part(statistics: str) -> None:
     made = ct.Federation.from_frame(frame, client="site", label="ill", scale="standard", statistics=statistics, unseen=0.2)
     assert made.unseen == 2
     raw = frame["age"].to_numpy()
-    trained = raw[np.concatenate([made.train[client] for client in range(made.seen)])]
+    trained = raw[np.concatenate([made.train[client] for client in range(made.participants)])]
     mean, deviation = trained.mean(), trained.std()
     if statistics == "client":  # a newcomer scales by its own rows, and nobody else's
         own = raw[made.train[9]]
@@ -74,7 +74,7 @@ def test_a_spec_of_a_table_fits_on_those_who_take_part(tmp_path: Path) -> None:
     path = f"{tmp_path}/rows.csv"
     _frame().to_csv(path, index=False)
     made = load(f"csv({path!r},label=ill,client=site,scale=standard)/unseen(0.2)")
-    trained = np.concatenate([made.train[client] for client in range(made.seen)])
+    trained = np.concatenate([made.train[client] for client in range(made.participants)])
     assert abs(float(made.x[trained, 0].mean())) < 1e-5
     assert abs(float(made.x[np.concatenate([*made.train]), 0].mean())) > 0.01
 
@@ -103,12 +103,12 @@ def test_a_drift_goes_with_it_in_either_order() -> None:
     )
     assert before.ids == after.ids
     assert hash_contents(before) == hash_contents(after)
-    assert before.at(2).ids == before.ids
+    assert before.at_round(2).ids == before.ids
 
 
 def test_the_hash_of_the_data_tells_who_takes_part() -> None:
     made = load("digits/iid(clients=10)/unseen(0.2)")
-    assert hash_contents(made) != hash_contents(made.with_(unseen=0))
+    assert hash_contents(made) != hash_contents(made.replace(unseen=0))
 
 
 def samples(central: bool = True) -> Samples:

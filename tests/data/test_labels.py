@@ -118,11 +118,11 @@ def test_what_cannot_be_learned_or_divided_is_refused(tmp_path: Path) -> None:
 
 def test_newcomers_come_in_the_units_of_the_others() -> None:
     known, new = linear(clients=4), linear(clients=6, _data_seed=1)
-    new = new.with_(ids=tuple(f"new-{i}" for i in range(6)))
+    new = new.replace(ids=tuple(f"new-{i}" for i in range(6)))
     both = add_newcomers(known, new)
     np.testing.assert_allclose(both.task.in_units(both.y[len(known.y) :]), new.task.in_units(new.y), atol=1e-4)
     with pytest.raises(UserError, match="they are a multilabel task, the others a regression"):
-        add_newcomers(known, linear("multilabel", clients=2, labels=1).with_(ids=("p", "q"), classes=("target",)))
+        add_newcomers(known, linear("multilabel", clients=2, labels=1).replace(ids=("p", "q"), classes=("target",)))
 
 
 def test_made_up_groups_have_models_of_their_own() -> None:
@@ -140,8 +140,8 @@ def test_targets_are_not_fitted_on_clients_that_take_no_part(tmp_path: Path) -> 
     table.to_csv(tmp_path / "t.csv", index=False)
     for spec in ("linear(clients=6)", f"csv('{tmp_path / 't.csv'}',label=price,client=site)"):
         made = load(f"{spec}/unseen(0.25)")
-        train = made.task.in_units(made.y[np.concatenate([made.train[client] for client in range(made.seen)])])
-        assert made.seen < len(made)
+        train = made.task.in_units(made.y[np.concatenate([made.train[client] for client in range(made.participants)])])
+        assert made.participants < len(made)
         assert (made.task.mean, made.task.deviation) == pytest.approx((train.mean(), train.std()), rel=1e-5)
     found = ct.study("fedavg", data="linear(clients=6,samples=20)", rounds=1, unseen=0.25)
     assert np.isfinite(found.scores["unseen"]).all()

@@ -31,7 +31,7 @@ def numbered(labels: list[int], classes: int = 10) -> Samples:
 
 
 def test_the_indices_of_some_clients() -> None:
-    parts = Parts.of([np.array([5, 3]), np.array([], dtype=np.int64), np.array([9])])
+    parts = Parts.from_lists([np.array([5, 3]), np.array([], dtype=np.int64), np.array([9])])
     for clients in ([], [1], [2, 0], [0, 1, 2]):
         assert parts.joined(np.array(clients, dtype=np.int64)).tolist() == [i for client in clients for i in parts[client]]
 
@@ -204,7 +204,7 @@ def test_natural_thins_out_the_large_clients_by_key() -> None:
 
 
 def test_all_clients_are_shuffled_as_each_would_be_alone() -> None:
-    held = Parts.of([np.arange(5), np.arange(0), np.arange(100, 107)])
+    held = Parts.from_lists([np.arange(5), np.arange(0), np.arange(100, 107)])
     keys = [make_key(3, "split", "how", name) for name in ("a", "b", "c")]
     assert make_split_keys(3, "how", ("a", "b", "c")).tolist() == keys
     made = shuffle_clients(held, make_split_keys(3, "how", ("a", "b", "c")))

@@ -142,7 +142,7 @@ def test_a_preparation_that_was_tampered_with_is_refused(change: dict[str, objec
 
 def test_words_become_indicators_and_unknown_ones_none() -> None:
     frame = pd.DataFrame({"job": ["smith", "nurse", None, "smith "], "age": [1, 2, 3, 4]})
-    columns = Columns.of(frame, "it", onehot=True)
+    columns = Columns.from_frame(frame, "it", onehot=True)
     assert columns.features == ("job=nurse", "job=smith", "age")
     assert columns.encode(frame, "it").tolist() == [[0, 1, 1], [1, 0, 2], [0, 0, 3], [0, 1, 4]]
     new = pd.DataFrame({"age": ["7"], "job": ["pilot"], "more": [0]})

@@ -161,7 +161,7 @@ def test_noise_grows_with_the_group_and_stays_in_range(kind: str) -> None:
 
 def test_noise_is_drawn_by_client_so_more_clients_before_it_do_not_change_it() -> None:
     made = noise(iid(digits(), clients=6), groups=2)
-    other = noise(iid(digits(), clients=6).with_(ids=tuple(f"other-{i}" for i in range(6))), groups=2)
+    other = noise(iid(digits(), clients=6).replace(ids=tuple(f"other-{i}" for i in range(6))), groups=2)
     noisy = int(np.flatnonzero(groups_of(made) == 1)[0])
     assert not np.array_equal(made.x[held(made, noisy)], other.x[held(other, noisy)])
 
@@ -225,9 +225,9 @@ def test_some_clients_arrive_later_and_one_is_there_from_the_start() -> None:
 @pytest.mark.parametrize("scenario", ["rotated(groups=4)", "labelswap(groups=3)", "noise", "contrast"])
 def test_drift_moves_a_share_of_the_clients_at_its_round(scenario: str) -> None:
     made = load(f"digits/dirichlet(0.5,clients=20)/{scenario}/drift(at=7,share=0.4)")
-    before, after = made.at(6), made.at(7)
+    before, after = made.at_round(6), made.at_round(7)
     assert before is made
-    assert made.at(100) is after
+    assert made.at_round(100) is after
     plain = load(f"digits/dirichlet(0.5,clients=20)/{scenario}")
     assert np.array_equal(before.x, plain.x)
     assert np.array_equal(before.y, plain.y)
@@ -243,7 +243,7 @@ def test_drift_moves_a_share_of_the_clients_at_its_round(scenario: str) -> None:
 def test_a_drift_may_not_change_who_the_clients_are() -> None:
     made = iid(digits(), clients=5)
     with pytest.raises(UserError, match="changes its clients over time"):
-        made.with_(later=((3, iid(digits(), clients=6)),))
+        made.replace(later=((3, iid(digits(), clients=6)),))
 
 
 def mixed(labels: str) -> Federation:

@@ -24,7 +24,7 @@ def site(path: Path, *faults: str, more: str = READY, seed: int = 1) -> ct.Feder
 
 
 def test_a_schema_names_what_a_table_holds(tmp_path: Path) -> None:
-    found = Schema.of(site(tmp_path / "a.csv"))
+    found = Schema.from_federation(site(tmp_path / "a.csv"))
     assert [column.name for column in found.columns] == list(COLUMNS)
     assert found.columns[-1] == SchemaColumn("phone", "category", PHONES)
     assert {column.kind for column in found.columns[:-1]} == {"number"}
@@ -35,14 +35,14 @@ def test_a_schema_names_what_a_table_holds(tmp_path: Path) -> None:
 
 
 def test_every_federation_has_a_schema() -> None:
-    heart = Schema.of(load("heart"))
+    heart = Schema.from_federation(load("heart"))
     assert heart.columns[0] == SchemaColumn("age")
     assert (heart.scale, heart.statistics) == ("standard", "client")
     digits = load("digits/iid(clients=4)")
-    assert Schema.of(digits) == Schema(classes=digits.classes, shape=(8, 8))
-    assert conform_federation(digits, Schema.of(digits)).x is digits.x
+    assert Schema.from_federation(digits) == Schema(classes=digits.classes, shape=(8, 8))
+    assert conform_federation(digits, Schema.from_federation(digits)).x is digits.x
     with pytest.raises(UserError, match=r"has samples of shape 8x8, the federation 13 with the columns age, sex"):
-        conform_federation(digits, Schema.of(load("heart")))
+        conform_federation(digits, Schema.from_federation(load("heart")))
 
 
 @pytest.mark.parametrize(
@@ -60,12 +60,12 @@ def test_what_is_no_schema_is_a_value_error(text: str) -> None:
 def test_another_order_is_reordered_by_name(tmp_path: Path, more: str) -> None:
     one, other = site(tmp_path / "a.csv", more=more), site(tmp_path / "b" / "a.csv", "order", more=more)
     assert not np.array_equal(one.x, other.x)
-    made = conform_federation(other, Schema.of(one))
+    made = conform_federation(other, Schema.from_federation(one))
     assert np.array_equal(made.x, one.x)
     assert made.provenance["features"] == one.provenance["features"]
-    assert Schema.of(made) == Schema.of(one)
-    assert Schema.from_json(json.dumps(made.provenance[SCHEMA])) == Schema.of(one)
-    assert conform_federation(made, Schema.of(one)).x is made.x  # nothing is left to do
+    assert Schema.from_federation(made) == Schema.from_federation(one)
+    assert Schema.from_json(json.dumps(made.provenance[SCHEMA])) == Schema.from_federation(one)
+    assert conform_federation(made, Schema.from_federation(one)).x is made.x  # nothing is left to do
     fitted, again = get_preparation(one), get_preparation(made)
     assert (fitted is None) == (again is None)
     if fitted is not None and again is not None:  # new rows are prepared as those of the site were
@@ -80,7 +80,7 @@ def test_what_a_site_lacks_is_no_obstacle(tmp_path: Path) -> None:
     frame[frame["phone"] != "HTC"].to_csv(path, index=False)
     own = load_site_data(f"csv('{path}',label={LABEL},{READY})", site="a")
     assert own.classes == ("sit", "stand")
-    made = conform_federation(own, Schema.of(whole))
+    made = conform_federation(own, Schema.from_federation(whole))
     assert made.classes == CLASSES
     assert made.input_shape == whole.input_shape
     assert not made.x[:, 4].any()  # no HTC here
@@ -90,7 +90,7 @@ def test_what_a_site_lacks_is_no_obstacle(tmp_path: Path) -> None:
 
 def test_class_numbers_are_the_schema_s(tmp_path: Path) -> None:
     own = site(tmp_path / "a.csv")
-    turned = Schema.of(own)
+    turned = Schema.from_federation(own)
     turned = Schema.from_dict({**turned.to_dict(), "classes": ["walk", "run", "sit", "stand"]})
     made = conform_federation(own, turned)
     assert made.classes == ("walk", "run", "sit", "stand")
@@ -102,7 +102,9 @@ def test_a_column_without_values_has_any_kind(tmp_path: Path) -> None:
     frame = pd.read_csv(path)
     frame["phone"] = np.nan
     frame.to_csv(path, index=False)
-    made = conform_federation(load_site_data(f"csv('{path}',label={LABEL},{READY})", site="a"), Schema.of(site(tmp_path / "a.csv")))
+    made = conform_federation(
+        load_site_data(f"csv('{path}',label={LABEL},{READY})", site="a"), Schema.from_federation(site(tmp_path / "a.csv"))
+    )
     assert made.input_shape == (7,)
     assert not made.x[:, 4:].any()
 
@@ -122,14 +124,14 @@ def test_a_column_without_values_has_any_kind(tmp_path: Path) -> None:
     ],
 )
 def test_anything_else_is_refused_by_name(tmp_path: Path, faults: tuple[str, ...], more: str, sentence: str) -> None:
-    schema = Schema.of(site(tmp_path / "a.csv"))
+    schema = Schema.from_federation(site(tmp_path / "a.csv"))
     with pytest.raises(UserError) as error:
         conform_federation(site(tmp_path / "b.csv", *faults, more=more), schema)
     assert sentence in str(error.value)
 
 
 def test_an_unknown_class_and_column_are_named(tmp_path: Path) -> None:
-    schema = Schema.of(site(tmp_path / "a.csv"))
+    schema = Schema.from_federation(site(tmp_path / "a.csv"))
     path = write_site(tmp_path / "b.csv")
     frame = pd.read_csv(path)
     for changed, sentence in (
@@ -148,7 +150,7 @@ def test_columns_and_classes_are_stated_by_hand(tmp_path: Path) -> None:
     assert one.provenance["features"] == ["age", "phone=HTC", "phone=Nokia", "phone=Samsung", "phone=Sony", "energy"]
     assert one.classes == ("walk", "sit", "stand")
     lacking = site(tmp_path / "b.csv", "one_class", "order", more=f"impute=median,{stated}")  # refused without classes=
-    assert Schema.of(lacking) == Schema.of(one)
+    assert Schema.from_federation(lacking) == Schema.from_federation(one)
     assert set(lacking.y.tolist()) == {1}
     for faults, words in (
         (("unknown_word",), "which is no word of column 'phone': choose from HTC, Nokia, Samsung, Sony."),
@@ -180,7 +182,7 @@ def test_texts_agree_on_how_words_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("who,says,mood\n" + "".join(f"{'ab'[i % 2]},word {i},{i % 3 % 2}\n" for i in range(12)))
     one, other = (load(f"csv('{path}',label=mood,client=who,text=says,width={width})") for width in (32, 64))
-    assert Schema.of(one).columns == (SchemaColumn("says", "text"),)
-    assert conform_federation(one, Schema.of(one)).x is one.x
+    assert Schema.from_federation(one).columns == (SchemaColumn("says", "text"),)
+    assert conform_federation(one, Schema.from_federation(one)).x is one.x
     with pytest.raises(UserError, match="makes features of texts in another way"):
-        conform_federation(other, Schema.of(one))
+        conform_federation(other, Schema.from_federation(one))

@@ -14,14 +14,14 @@ altair = pytest.importorskip("altair")
 
 def test_counts_by_client_and_class() -> None:
     made = load("digits/pathological(2,clients=10,validation=0.2)")
-    summary = PartitionSummary.of(made)
+    summary = PartitionSummary.from_federation(made)
     assert summary.table.sum() == 1797
     assert np.bincount(made.y).tolist() == summary.table.sum(0).tolist()
     frame = summary.clients()
     assert frame["classes"].tolist() == [2] * 10
     assert (frame["train"] + frame["validation"] + frame["test"]).tolist() == summary.table.sum(1).tolist()
     assert "group" not in frame
-    assert "group" in PartitionSummary.of(load("digits/rotated")).clients()
+    assert "group" in PartitionSummary.from_federation(load("digits/rotated")).clients()
     assert list(summary.spread().index) == ["smallest", "quarter", "median", "three quarters", "largest"]
 
 

@@ -24,19 +24,19 @@ class InProcess:
         engine: MakeEngine = LoopEngine,
         tamper: Callable[[str, bytes], bytes | None] = lambda site, data: data,
     ) -> None:
-        worlds = {site: World.of(select_clients(federation, clients), model) for site, clients in sites.items()}
+        worlds = {site: World.from_spec(select_clients(federation, clients), model) for site, clients in sites.items()}
         self.sites: dict[str, tuple[World, Any]] = {site: (world, engine(world)) for site, world in worlds.items()}
-        self.tamper, self.sent, self.said = tamper, 0, 0
+        self.tamper, self.sent, self.received = tamper, 0, 0
 
-    def exchange(self, parcels: Mapping[str, bytes]) -> dict[str, bytes]:
+    def exchange(self, batches: Mapping[str, bytes]) -> dict[str, bytes]:
         answers = {}
-        for site, data in parcels.items():
+        for site, data in batches.items():
             world, engine = self.sites[site]
             self.sent += len(data)
-            said = self.tamper(site, self.answer(data, world, engine))
-            if said is not None:
-                answers[site] = said
-                self.said += len(said)
+            response = self.tamper(site, self.answer(data, world, engine))
+            if response is not None:
+                answers[site] = response
+                self.received += len(response)
         return answers
 
     def answer(self, data: bytes, world: World, engine: Engine) -> bytes:

@@ -1,7 +1,7 @@
 """A malicious member of a federation: a site with its own certificate and code of its own, for tests and drills.
 
 `Intruder` starts it; `python -m deploy.intruder KIT SITE` is the process. It runs FLARE's plain client, without Coterie's protection, and
-sends what it is told over the connection of that client. An attack is a function of this module whose name starts with `attack_`.
+sends what it is reported over the connection of that client. An attack is a function of this module whose name starts with `attack_`.
 """
 
 import json
@@ -25,7 +25,8 @@ from coterie.deploy.flare.jobs import KIT, ORGANISATION
 
 TESTS = Path(__file__).parents[1]
 JOB = "11111111-2222-3333-4444-555555555555"  # of a job that nobody ordered
-SECONDS = 2.0  # for an answer; a message that is refused is not answered
+SECONDS = 1.0  # for an answer; a message that is refused is not answered
+PATIENCE = 10.0  # seconds for an answer that must come
 WORDS = ("client_train", "-s", "fed_client.json", "--set", "secure_train=true", f"org={ORGANISATION}", "config_folder=config")
 
 
@@ -64,9 +65,9 @@ class Intruder:
             raise TimeoutError(f"the intruder was not taken in: {(self.kit / 'flare.log').read_text()[-2000:]}")
         assert self.line.recv() == "ready"
 
-    def attack(self, name: str, seconds: float = 60.0, **told: Any) -> Any:
+    def attack(self, name: str, seconds: float = 60.0, **reported: Any) -> Any:
         """What came of an attack: what the intruder got, as plain values."""
-        self.line.send((name, told))
+        self.line.send((name, reported))
         if not self.line.poll(seconds):
             raise TimeoutError(f"the attack {name} did not end in {seconds:.0f} s")
         return self.line.recv()
@@ -116,14 +117,23 @@ class Sender:
             sleep(0.1)
         return {"cn__origin": "server", **self.seen}
 
-    def ask(self, target: str, channel: str, topic: str, payload: Any = None, headers: Any = None, forged: Any = None) -> dict[str, Any]:
+    def ask(
+        self,
+        target: str,
+        channel: str,
+        topic: str,
+        payload: Any = None,
+        headers: Any = None,
+        forged: Any = None,
+        seconds: float = SECONDS,
+    ) -> dict[str, Any]:
         """Send a request, and what is answered."""
         from nvflare.private.defs import new_cell_message
 
         self.forged.headers = dict(forged or {})
         try:
             send = self.core.send_request if channel in DIRECT else self.cell.send_request
-            reply = send(channel=channel, topic=topic, target=target, request=new_cell_message(headers or {}, payload), timeout=SECONDS)
+            reply = send(channel=channel, topic=topic, target=target, request=new_cell_message(headers or {}, payload), timeout=seconds)
         finally:
             self.forged.headers = {}
         answer = reply.payload
@@ -172,7 +182,7 @@ def attack_shell(sender: Sender, peer: str, command: str = "cat site.json", forg
 
 
 def attack_delete(sender: Sender, peer: str, folder: str, as_server: bool = False) -> Any:
-    """Delete a folder of another site's machine; also under the server's name, with the token that the server sends to everybody."""
+    """Delete a folder of another site's machine; also under the server's name, with the token that the server sends to all sites."""
     forged = sender.as_server() if as_server else None
     return sender.admin(peer, "train.delete_run", headers={"job_id": folder}, forged=forged)
 
@@ -193,11 +203,11 @@ def attack_run_program(sender: Sender, peer: str, out: str) -> Any:
         data = zip_directory_to_bytes(str(app), "")
     meta: dict[str, Any] = {"name": "x", "job_id": JOB, "submitter_name": "admin@coterie.local", "submitter_org": ORGANISATION}
     meta |= {"submitter_role": "project_admin", "deploy_map": {"app": ["@ALL"]}, "min_clients": 1, "resource_spec": {}}
-    told = {"job_id": JOB, "job_meta": meta, "app_name": "app"}
-    found = {"deploy": sender.admin(peer, "train.deploy", data, told)}
+    reported = {"job_id": JOB, "job_meta": meta, "app_name": "app"}
+    found = {"deploy": sender.admin(peer, "train.deploy", data, reported)}
     found["check"] = sender.admin(peer, "scheduler.check_resource", {}, {"job_id": JOB})
     token = (found["check"]["body"] or {}).get(ReservedKey.HEADERS, {}).get(ShareableHeader.RESOURCE_RESERVE_TOKEN, "")
-    found["start"] = sender.admin(peer, "train.start_job", {}, {**told, ShareableHeader.RESOURCE_RESERVE_TOKEN: token})
+    found["start"] = sender.admin(peer, "train.start_job", {}, {**reported, ShareableHeader.RESOURCE_RESERVE_TOKEN: token})
     return found
 
 
@@ -209,15 +219,16 @@ def write_job_of_own(app: Path, site: str, job: str, out: str) -> None:
         "workspace": {"path": "coterie.deploy.flare.processes.Path", "args": {}},
         "module": "evil",
         "config": "c",
-        "said": [],
+        "options": [],
         "more": {"PYTHONPATH": f"{job}/app_{site}/config", "PYTHONSAFEPATH": ""},
+        "locks": [],
     }
     client = {
         "format_version": 2,
         "task_data_filters": [],
         "task_result_filters": [],
         "components": [{"id": "x", "path": "coterie.deploy.flare.processes._start_process", "args": start}],
-        "executors": [{"tasks": ["*"], "executor": {"path": "coterie.deploy.flare.executor.CoterieExecutor", "args": {}}}],
+        "executors": [{"tasks": ["*"], "executor": {"path": "coterie.deploy.flare.jobs.CoterieExecutor", "args": {}}}],
     }
     (app / "config" / "config_fed_client.json").write_text(json.dumps(client), encoding="utf-8")
 
@@ -235,7 +246,7 @@ def attack_abort(sender: Sender, job: str) -> Any:
 
 
 def attack_fail(sender: Sender, job: str) -> Any:
-    """Tell the server that the job is unsafe, upon which FLARE ends it foreverybody."""
+    """Tell the server that the job is unsafe, upon which FLARE ends it for all sites."""
     from nvflare.fuel.common.exit_codes import ProcessExitCode
 
     return sender.ask("server", "task", "report_job_failure", {"job_id": job, "code": ProcessExitCode.UNSAFE_COMPONENT, "reason": "x"})
@@ -283,11 +294,11 @@ def attack_tokens(sender: Sender) -> Any:
     return sorted(sha256(token).hexdigest()[:16] for token in found)
 
 
-def attack_heartbeat(sender: Sender) -> Any:
+def attack_heartbeat(sender: Sender, patient: bool = False) -> Any:
     """A sign of life, with the token that this site has."""
     from nvflare.apis.shareable import Shareable
 
-    return sender.ask("server", "task", "heart_beat", Shareable(), {"job_ids": []})
+    return sender.ask("server", "task", "heart_beat", Shareable(), {"job_ids": []}, seconds=PATIENCE if patient else SECONDS)
 
 
 def _stream(sender: Sender, target: str, channel: str, topic: str, payload: bytes) -> Any:
@@ -320,9 +331,9 @@ ATTACKS: dict[str, Callable[..., Any]] = {
 def _serve(line: Connection, sender: Sender) -> None:
     line.send("ready")
     while True:
-        name, told = line.recv()
+        name, reported = line.recv()
         try:
-            line.send(ATTACKS[name](sender, **told))
+            line.send(ATTACKS[name](sender, **reported))
         except BaseException:
             line.send({"raised": traceback.format_exc()})
 

@@ -20,7 +20,8 @@ import numpy as np
 from coterie.core.asks import Errors, Evaluated, LossTable, Refusal, Reply, Trained
 from coterie.deploy.messages import Denial, MessageError, ReplyBatch, SiteCard, from_message, is_kind, to_message
 
-LIES = "lies.json"  # by the number of the training, or by "card" or "evaluation N", the lie that is told; or "random": the share of lies
+# by the number of the training, or by "card" or "evaluation N", the lie that is sent; or "random": the share of lies
+LIES = "lies.json"
 TOLD = "lies_told.txt"  # the random ones, one a line
 WIRE = ("20000000 bytes", "nonsense in FLARE's own form")  # lies about the message itself
 OTHER = "hungary"  # a client of another site
@@ -144,28 +145,28 @@ REPLIES: Mapping[type[Reply], Mapping[str, tuple[Change, Refusal]]] = {
 }
 
 
-# what is made of a site's answers to one parcel, and why they are refused
+# what is made of a site's answers to one batch, and why they are refused
 ANSWERS: Mapping[str, tuple[Callable[[ReplyBatch], Any], Refusal]] = {
-    "another run": (lambda said: replace(said, run="another"), Refusal.UNREADABLE),
-    "another question": (lambda said: replace(said, number="00"), Refusal.UNREADABLE),
-    "other clients": (lambda said: replace(said, ids=("somebody",)), Refusal.UNREADABLE),
-    "fewer answers": (lambda said: replace(said, answers=said.answers[:-1]), Refusal.UNREADABLE),
-    "a number in place of answers": (lambda said: replace(said, answers=7), Refusal.UNREADABLE),  # type: ignore[arg-type]
-    "an answer that is a number": (lambda said: replace(said, answers=(7,) * len(said.answers)), Refusal.UNREADABLE),
-    "an older protocol": (lambda said: replace(said, protocol=0), Refusal.UNREADABLE),
-    "a pickle": (lambda said: PICKLE, Refusal.UNREADABLE),
-    "half a message": (lambda said: to_message(said)[: len(to_message(said)) // 2], Refusal.UNREADABLE),
-    "settings that cannot be": (lambda said: _with_bad_settings(said), Refusal.UNREADABLE),
-    "a refusal of a megabyte": (lambda said: Denial("x" * 1_000_000), Refusal.TOO_LARGE),
-    "a megabyte more": (lambda said: to_message(said) + b" " * (1 << 20), Refusal.TOO_LARGE),
+    "another run": (lambda response: replace(response, run="another"), Refusal.UNREADABLE),
+    "another question": (lambda response: replace(response, number="00"), Refusal.UNREADABLE),
+    "other clients": (lambda response: replace(response, ids=("somebody",)), Refusal.UNREADABLE),
+    "fewer answers": (lambda response: replace(response, answers=response.answers[:-1]), Refusal.UNREADABLE),
+    "a number in place of answers": (lambda response: replace(response, answers=7), Refusal.UNREADABLE),  # type: ignore[arg-type]
+    "an answer that is a number": (lambda response: replace(response, answers=(7,) * len(response.answers)), Refusal.UNREADABLE),
+    "an older protocol": (lambda response: replace(response, protocol=0), Refusal.UNREADABLE),
+    "a pickle": (lambda response: PICKLE, Refusal.UNREADABLE),
+    "half a message": (lambda response: to_message(response)[: len(to_message(response)) // 2], Refusal.UNREADABLE),
+    "settings that cannot be": (lambda response: _with_bad_settings(response), Refusal.UNREADABLE),
+    "a refusal of a megabyte": (lambda response: Denial("x" * 1_000_000), Refusal.TOO_LARGE),
+    "a megabyte more": (lambda response: to_message(response) + b" " * (1 << 20), Refusal.TOO_LARGE),
 }
 
 
-def _with_bad_settings(said: ReplyBatch) -> bytes:
+def _with_bad_settings(response: ReplyBatch) -> bytes:
     """A reply that holds settings of a kind that may travel, and that nobody could have made."""
     from coterie.core.local import Local
 
-    made = to_message(replace(said, answers=(Local(epochs=77),) * len(said.answers)))
+    made = to_message(replace(response, answers=(Local(epochs=77),) * len(response.answers)))
     return made.replace(b'\\"value\\": 77', b'\\"value\\": -7')
 
 
@@ -173,15 +174,15 @@ def tell_lie(how: str, data: bytes) -> bytes:
     """What a malicious site sends in the place of an honest message: one of the lies of its kind."""
     if is_kind(data, SiteCard):
         return to_message(CARDS[how](from_message(data, SiteCard)))
-    said = from_message(data, ReplyBatch)
+    response = from_message(data, ReplyBatch)
     if how in ANSWERS:
-        made = ANSWERS[how][0](said)
+        made = ANSWERS[how][0](response)
         return made if isinstance(made, bytes) else to_message(made)
-    return to_message(replace(said, answers=tuple(REPLIES[type(reply)][how][0](reply) for reply in said.answers)))
+    return to_message(replace(response, answers=tuple(REPLIES[type(reply)][how][0](reply) for reply in response.answers)))
 
 
 def is_answer(data: bytes, kind: type[Reply]) -> bool:
-    """Whether it is the answer to a parcel whose first ask has such a reply."""
+    """Whether it is the answer to a batch whose first ask has such a reply."""
     try:
         return isinstance(from_message(data, ReplyBatch).answers[0], kind)
     except MessageError:
@@ -192,41 +193,40 @@ def install() -> None:
     """Answer as a site should, except for what the file names."""
     from nvflare.apis.signal import Signal
 
-    from coterie.deploy.flare.executor import CoterieExecutor
-    from coterie.deploy.flare.jobs import KIT
+    from coterie.deploy.flare.jobs import KIT, CoterieExecutor
 
     honest, before = CoterieExecutor._answer, dict[str, list[bytes]]()
     chance = random.Random(os.getpid())
 
     def answer(self: CoterieExecutor, data: bytes, abort: Signal) -> bytes | None:
-        said = honest(self, data, abort)
+        response = honest(self, data, abort)
         lies = json.loads((Path(os.environ[KIT]) / LIES).read_text(encoding="utf-8"))
         if "random" in lies:
-            return tell_random_lie(said, lies["random"], chance, Path(os.environ[KIT])) if said else said
-        if said and is_kind(said, SiteCard):
-            return tell_lie(lies["card"], said) if "card" in lies else said
+            return tell_random_lie(response, lies["random"], chance, Path(os.environ[KIT])) if response else response
+        if response and is_kind(response, SiteCard):
+            return tell_lie(lies["card"], response) if "card" in lies else response
         for kind, name in ((Trained, ""), (Evaluated, "evaluation ")):
-            if said and is_answer(said, kind):
-                told = before.setdefault(name, [])
-                told.append(said)
-                return _over_the_wire(lies.get(f"{name}{len(told)}"), told)
-        return said
+            if response and is_answer(response, kind):
+                reported = before.setdefault(name, [])
+                reported.append(response)
+                return _over_the_wire(lies.get(f"{name}{len(reported)}"), reported)
+        return response
 
     CoterieExecutor._answer = answer  # type: ignore[method-assign]
 
 
-def tell_random_lie(said: bytes, share: float, chance: random.Random, kit: Path) -> bytes:
+def tell_random_lie(response: bytes, share: float, chance: random.Random, kit: Path) -> bytes:
     """An honest message, or with the chance `share` (of site cards a quarter of it) a random lie of its kind, which is written down."""
-    card = is_kind(said, SiteCard)
-    if chance.random() >= (share / 4 if card else share) or not (card or is_kind(said, ReplyBatch)):
-        return said
+    card = is_kind(response, SiteCard)
+    if chance.random() >= (share / 4 if card else share) or not (card or is_kind(response, ReplyBatch)):
+        return response
     if card:
         how = chance.choice([how for how in CARDS if "another site" not in how])  # they name a client of `heart`
     else:
-        how = chance.choice([*REPLIES.get(type(from_message(said, ReplyBatch).answers[0]), {}), *ANSWERS, *WIRE])
+        how = chance.choice([*REPLIES.get(type(from_message(response, ReplyBatch).answers[0]), {}), *ANSWERS, *WIRE])
     with (kit / TOLD).open("a", encoding="utf-8") as file:
         file.write(how + "\n")
-    return tell_lie(how, said) if card else _over_the_wire(how, [said])
+    return tell_lie(how, response) if card else _over_the_wire(how, [response])
 
 
 def read_lies(kit: Path) -> list[str]:
@@ -234,21 +234,21 @@ def read_lies(kit: Path) -> list[str]:
     return (kit / TOLD).read_text(encoding="utf-8").splitlines() if (kit / TOLD).exists() else []
 
 
-def _over_the_wire(how: str | None, told: list[bytes]) -> bytes:
+def _over_the_wire(how: str | None, reported: list[bytes]) -> bytes:
     """The last honest answer, or what is sent instead."""
     if how is None:
-        return told[-1]
+        return reported[-1]
     if how == "replay":
-        return told[-2]
+        return reported[-2]
     if how.endswith(" bytes"):
-        return told[-1] + bytes(int(how.split()[0]))
+        return reported[-1] + bytes(int(how.split()[0]))
     if how.startswith("flood of "):
         flood(int(how.split()[2]))
-        return told[-1]
+        return reported[-1]
     if how == "nonsense in FLARE's own form":
         spoil_next_submission()
-        return told[-1]
-    return tell_lie(how, told[-1])
+        return reported[-1]
+    return tell_lie(how, reported[-1])
 
 
 def flood(frames: int, size: int = 1 << 20) -> None:

@@ -17,8 +17,8 @@ APPROVING_POLICY = DEFAULT_POLICY.replace("any = false", "any = true")
 def make_terms(run: str = "r", model: str = "mclr", *, rounds: int = 1000, epochs: int = 1, **changes: Any) -> OrderTerms:
     """An order of FedAvg that names every ask, with some terms changed."""
     plan = to_json_value(asdict(Plan(rounds=rounds, local=Local(epochs=epochs))))
-    told: dict[str, Any] = {"kind": "study", "operator": "a test", "purpose": "", "data": "sites", "methods": ("fedavg",)}
-    return OrderTerms(**{**told, "run": run, "model": model, "seeds": (0,), "asks": ASKS, "plan": plan, **changes})
+    reported: dict[str, Any] = {"kind": "study", "operator": "a test", "purpose": "", "data": "sites", "methods": ("fedavg",)}
+    return OrderTerms(**{**reported, "run": run, "model": model, "seeds": (0,), "asks": ASKS, "plan": plan, **changes})
 
 
 def make_hello(terms: OrderTerms | None = None, number: str = "1", **changes: Any) -> Hello:

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from coterie._util.errors import UserError
 from coterie._util.json_io import read_json
-from coterie.deploy.flare import processes, provision, supervisor
+from coterie.deploy.flare import operator, processes
 from coterie.deploy.flare.jobs import KIT
 from coterie.deploy.server.federation import list_connected_sites
 from coterie.deploy.server.runs import STATUS_FILE, Order, RunFolder, read_journal
@@ -49,9 +49,9 @@ class Running:
     def __init__(self, folder: Path, sites: Sites, *, later: Sites | None = None, port: int | None = None) -> None:
         """Sites of `later` get a kit, and are started by `start_site`."""
         self.settings = {**sites, **(later or {})}
-        self.federation = provision.create_federation(folder.absolute(), "127.0.0.1", port or free_port(), list(self.settings))
-        for name, told in self.settings.items():
-            told.write(self.federation.kit(name))
+        self.federation = operator.create_federation(folder.absolute(), "127.0.0.1", port or free_port(), list(self.settings))
+        for name, reported in self.settings.items():
+            reported.write(self.federation.kit(name))
             approve_orders(self.federation.kit(name) / "policy.toml", any=True)
         self.at_once = tuple(sites)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -120,8 +120,8 @@ class Running:
         RunFolder(self.federation.runs / run).place(made, timeout)
         while True:
             try:
-                with supervisor.open_session(self.federation, 5.0) as session:
-                    return supervisor.submit_job(session, run, self.federation)
+                with operator.open_session(self.federation, 5.0) as session:
+                    return operator.submit_job(session, run, self.federation)
             except UserError:  # not yet
                 if monotonic() > end:
                     raise

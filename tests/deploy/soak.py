@@ -164,7 +164,7 @@ def difference(folder: Path, settings: Settings) -> float:
     mixing = Evidence.open(folder).frame("mixing")
     ids, names = Evidence.open(folder).rosters[settings.draws[0]]["id"].to_pylist(), clients()
     present = {int(str(round_)): {names.index(ids[c]) for c in part["source"]} for round_, part in mixing.groupby("round")}
-    world = World.of(load(DATA), settings.model)
+    world = World.from_spec(load(DATA), settings.model)
     with TemporaryDirectory() as scratch:
         out = Path(scratch) / "study"
         Study.prepare(settings).run(out=out, execution=Execution(engine="loop"), engine=Present(world, present))
@@ -198,9 +198,9 @@ def soak(folder: Path, minutes: float, seed: int) -> int:
                 why.update(evidence.frame("absences")["why"])
                 apart = max(apart, difference(running.study_folder(run), settings))
                 runs += 1
-                told = f"study {runs}: {time() - at:.0f} s; so far {killer.kills} kills, {messages.sent.total()} malicious messages"
-                told += f", {len(read_lies(kit(LIAR)))} lies, {why.total()} answers absent or refused, {lost} rounds lost"
-                print(f"{told}, models at most {apart:.1g} from the simulated ones", flush=True)
+                reported = f"study {runs}: {time() - at:.0f} s; so far {killer.kills} kills, {messages.sent.total()} malicious messages"
+                reported += f", {len(read_lies(kit(LIAR)))} lies, {why.total()} answers absent or refused, {lost} rounds lost"
+                print(f"{reported}, models at most {apart:.1g} from the simulated ones", flush=True)
             messages.end()
         lies = read_lies(kit(LIAR))
         harmed = messages.answered + (["a program was run at another site"] if messages.out.exists() else [])
@@ -209,9 +209,9 @@ def soak(folder: Path, minutes: float, seed: int) -> int:
     print(f"messages: {dict(sorted(messages.sent.items()))}\nlies: {len(lies)}, of {len(set(lies))} kinds")
     print(f"absent or refused: {dict(sorted(why.items()))}")
     print("\n".join(harmed) or "no message did harm")
-    told = f"{runs * (ROUNDS + 1)} rounds, {killer.kills} kills, {messages.sent.total()} malicious messages, {len(lies)} lies"
-    told += f", {lost} rounds lost, models at most {apart:.1g} from the simulated ones"
-    print(f"{told}, server {warm[0] >> 20} to {warm[-1] >> 20} MiB")
+    reported = f"{runs * (ROUNDS + 1)} rounds, {killer.kills} kills, {messages.sent.total()} malicious messages, {len(lies)} lies"
+    reported += f", {lost} rounds lost, models at most {apart:.1g} from the simulated ones"
+    print(f"{reported}, server {warm[0] >> 20} to {warm[-1] >> 20} MiB")
     return int(lost > 0 or bool(harmed) or apart > NEAR or growth > GROWTH)
 
 

@@ -13,9 +13,8 @@ pytest.importorskip("nvflare")
 
 from coterie._util.errors import UserError
 from coterie.cli.app import app
+from coterie.deploy.flare.operator import create_federation, supervise
 from coterie.deploy.flare.processes import run_server, run_sites, wait_until
-from coterie.deploy.flare.provision import create_federation
-from coterie.deploy.flare.supervisor import supervise
 from coterie.deploy.server.federation import FederationFolder
 from coterie.deploy.server.runs import RunFolder, read_journal
 from coterie.deploy.site.audit import verify_kit_log

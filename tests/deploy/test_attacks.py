@@ -1,8 +1,9 @@
-"""A real federation under attack: who has no business there gets nowhere, and what a member says wrongly costs nobody else a round."""
+"""A real federation under attack: strangers get nowhere, and what a member sends wrongly costs no other site a round."""
 
 import json
 import os
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -28,7 +29,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.deploy.certificates import load_authority, read_certificate
-from coterie.deploy.flare import processes, provision
+from coterie.deploy.flare import operator, processes
 from coterie.deploy.flare.jobs import ADMIN
 from coterie.deploy.site.process import SiteSettings
 from coterie.evidence.reader import Evidence
@@ -85,11 +86,11 @@ def greeting(running: Running, certificate: Path | None = None, key: Path | None
             return line.recv(100)
     except TimeoutError:
         raise
-    except OSError:  # TLS 1.3 tells the client after the handshake that its certificate is missed or wrong
+    except OSError:  # TLS 1.3 reports after the handshake that a certificate is missing or wrong
         return b""
 
 
-def test_without_a_certificate_nobody_is_answered(running: Running) -> None:
+def test_without_a_certificate_no_answer_comes(running: Running) -> None:
     startup = running.federation.kit(SITE) / "startup"
     assert greeting(running) == b""
     assert greeting(running, startup / "client.crt", startup / "client.key") != b""
@@ -125,17 +126,17 @@ def intruders(running: Running, tmp_path_factory: pytest.TempPathFactory) -> dic
     """Kits that must not be let in, all started at once; the logs of the attempts."""
     folder = tmp_path_factory.mktemp("intruders")
     federation = running.federation
-    other = provision.create_federation(folder / "other", federation.host, federation.port, ["stranger"])
+    other = operator.create_federation(folder / "other", federation.host, federation.port, ["stranger"])
     half = shutil.copytree(other.kit("stranger"), folder / "half")  # knows our authority, but its certificate is of another
     shutil.copy(federation.kit(SITE) / "startup" / "rootCA.pem", half / "startup" / "rootCA.pem")
     claims = shutil.copytree(federation.kit(SITE), folder / "claims", ignore=shutil.ignore_patterns("*.log", "sockets"))
-    told = claims / "kit.json"
-    told.write_text(told.read_text().replace(f'"{SITE}"', f'"{LIAR}"'))
+    named = claims / "kit.json"
+    named.write_text(named.read_text().replace(f'"{SITE}"', f'"{LIAR}"'))
     kits = {"stranger": other.kit("stranger"), "half": half, LIAR: claims}
     names = {"stranger": "stranger", "half": "stranger", LIAR: LIAR}
-    started = [running.start_site(names[who], kit) for who, kit in kits.items()]
-    said = federation.server / processes.LOG_FILE
-    processes.wait_until(lambda: "authenticated as" in said.read_text(errors="replace"), 25)
+    started = [running.start_site(names[kind], kit) for kind, kit in kits.items()]
+    log = federation.server / processes.LOG_FILE
+    processes.wait_until(lambda: "authenticated as" in log.read_text(errors="replace"), 25)
     sleep(2)
     for process in started:
         process.kill()
@@ -151,8 +152,8 @@ def test_certificates_of_another_authority_are_never_registered(running: Running
 
 def test_a_site_that_claims_another_s_name_is_refused(running: Running, intruders: dict[str, Path]) -> None:
     assert "Successfully registered" not in intruders[LIAR].read_text(errors="replace")
-    said = (running.federation.server / processes.LOG_FILE).read_text(errors="replace")
-    assert f"authenticated as '{SITE}' but claimed endpoint '{LIAR}'" in said
+    log = (running.federation.server / processes.LOG_FILE).read_text(errors="replace")
+    assert f"authenticated as '{SITE}' but claimed endpoint '{LIAR}'" in log
 
 
 COMMANDS = """
@@ -194,7 +195,7 @@ def test_a_site_cannot_act_as_the_operator(running: Running, name: str, tmp_path
     assert lines, done.stderr
     assert "ALLOWED" not in done.stdout, done.stdout
     assert lines[0].startswith("no session"), done.stdout + done.stderr  # whatever name it gives: its certificate is a site's
-    assert running.wait_connected(ALL, 30) < 30  # who says to be an operator by its own name is for a moment not there as a site
+    assert running.wait_connected(ALL, 30) < 30  # a site that claims to be an operator by its own name is not there for a moment
 
 
 def peaks(running: Running) -> dict[int, int]:
@@ -207,15 +208,16 @@ def peaks(running: Running) -> dict[int, int]:
     return found
 
 
-def test_what_a_site_says_wrongly_costs_only_itself_the_round(running: Running) -> None:
+def test_wrong_messages_cost_only_their_site_the_round(running: Running) -> None:
     running.wait_connected(running.federation.sites)  # one that posed as the operator was gone for a moment
     memory: dict[int, dict[int, int]] = {}  # by rounds done, the peaks so far
 
     def watch(lines: list[dict[str, Any]]) -> None:
         memory[sum(line["what"] == "round" for line in lines) // 2] = peaks(running)
 
-    journal = running.study(STUDY, "lied-to", minimum=3, disturb=watch)
-    found = absences(running.study_folder("lied-to")) - {(9, LIAR, "ABSENT")}  # what cannot be decoded it sends again, in time or not
+    journal = running.study(STUDY, "lied-to", minimum=3, timeout=10.0, disturb=watch)
+    late = {(round_, LIAR, "ABSENT") for round_ in (9, 10)}  # what cannot be decoded it sends again, in time or not
+    found = absences(running.study_folder("lied-to")) - late
     assert found == {
         (2, LIAR, "UNREADABLE"),  # the answer to the question before
         (3, LIAR, "WRONG_SHAPE"),
@@ -236,17 +238,51 @@ def test_what_a_site_says_wrongly_costs_only_itself_the_round(running: Running) 
     assert sorted(set(evidence.frame("rounds")["round"])) == list(range(STUDY.plan.rounds + 1))
     states: list[Any] = [lane.state for lane in load_lanes(running.study_folder("lied-to")).lanes.values()]
     plain, robust = (state.models for state in states)
-    assert np.abs(plain).max() < 3 * np.abs(robust).max()  # it pulled nobody along
+    assert np.abs(plain).max() < 3 * np.abs(robust).max()  # it moved no other site
 
 
-def test_a_false_card_costs_only_its_site_the_job(running: Running) -> None:
-    """It claims a client of another site, over real processes."""
+@pytest.fixture(scope="module")
+def asynchronous(running: Running) -> list[dict[str, Any]]:
+    """The journal of an asynchronous run without the liar, whose card claims a client of another site.
+
+    One of the two honest sites stands still for the first rounds, and the other continues alone; then the other stands still, and the slow
+    one's answer to an early question comes.
+    """
     (running.federation.kit(LIAR) / LIES).write_text(json.dumps({"card": "a client of another site"}))
-    study = replace(STUDY, methods=("fedavg",), plan=replace(STUDY.plan, rounds=1))
-    journal = running.study(study, "false-card", minimum=2)
-    faults = [line["sentence"] for line in journal if line["what"] == "fault"]
+    fast, slow = HONEST
+    steps = [(0, signal.SIGSTOP, slow), (3, signal.SIGCONT, slow), (3, signal.SIGSTOP, fast), (6, signal.SIGCONT, fast)]
+    signalled = []
+
+    def disturb(lines: list[dict[str, Any]]) -> None:
+        reached = max((line["round"] for line in lines if line["what"] == "round"), default=-1)
+        while steps and steps[0][0] <= reached:
+            _, number, site = steps.pop(0)
+            signalled.append(len(running.signal(number, "trainer", site)))
+
+    plan = Plan(rounds=8, buffer_size=1, evaluate_every=8, local=Local(epochs=1))
+    journal = running.study(replace(STUDY, methods=("fedavg",), plan=plan), "own-time", minimum=2, disturb=disturb)
+    assert signalled == [1] * 4
+    return journal
+
+
+def test_a_slow_site_delays_no_other_and_counts_when_it_comes(running: Running, asynchronous: list[dict[str, Any]]) -> None:
+    evidence = Evidence.open(running.study_folder("own-time"))
+    notes = evidence.frame("notes").pivot_table(index="round", columns="name", values="value", aggfunc="first")
+    came = {round_: dict(zip(json.loads(row["arrived"]), json.loads(row["staleness"]), strict=True)) for round_, row in notes.iterrows()}
+    assert list(came) == list(range(1, 9))
+    assert all(len(each) == 1 for each in came.values())  # each round continues with one answer
+    assert max(each.get(1, 0) for each in came.values()) >= 2
+    assert not len(evidence.table("absences"))
+    clients = evidence.frame("clients")
+    assert sorted(clients[clients["round"] == 8]["client"]) == [0, 1]  # in the end all sites are waited for
+    assert (evidence.frame("rounds")["clock"].diff()[1:] > 0).all()
+
+
+def test_a_false_card_costs_only_its_site_the_job(running: Running, asynchronous: list[dict[str, Any]]) -> None:
+    """It claims a client of another site, over real processes."""
+    faults = [line["sentence"] for line in asynchronous if line["what"] == "fault"]
     assert faults == [
         f"Site '{LIAR}' does not take part: it has a client '{SITE}', which is a client of site '{SITE}': give it another id."
     ]
-    assert Evidence.open(running.study_folder("false-card")).roster["id"].to_pylist() == list(HONEST)
-    assert verify(running.study_folder("false-card")).whole
+    assert Evidence.open(running.study_folder("own-time")).roster["id"].to_pylist() == list(HONEST)
+    assert verify(running.study_folder("own-time")).whole

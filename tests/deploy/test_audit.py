@@ -202,8 +202,8 @@ def test_hellos_cards_and_what_is_refused_are_in_the_log(kit: Path) -> None:
         (parcel_of(terms, ("va", "va"), (0, 1)), "names a client twice"),
         (to_message(AskBatch(PROTOCOL, "first", "2", ("va",), (3,), terms.hash)), "something that is no ask"),  # type: ignore[arg-type]
     ):
-        said = from_message(site.answer(message), ReplyBatch)
-        assert all(isinstance(answer, Denial) for answer in said.answers)
+        response = from_message(site.answer(message), ReplyBatch)
+        assert all(isinstance(answer, Denial) for answer in response.answers)
         (entry,) = verify_audit(kit / "audit.jsonl", entries=1).entries
         assert entry["event"] == "refused"
         assert reason in entry["reason"]
@@ -244,12 +244,12 @@ def test_entries_on_the_terminal(kit: Path) -> None:
     site.answer(parcel_of(terms, ("\x1b[2J",)))
     site.answer(parcel_of(terms))
     run = CliRunner().invoke
-    told = run(app, ["policy", "audit", str(kit)])
-    assert told.exit_code == 0
-    assert "\x1b" not in told.output
-    rows = [line.split() for line in told.output.splitlines()]
+    reported = run(app, ["policy", "audit", str(kit)])
+    assert reported.exit_code == 0
+    assert "\x1b" not in reported.output
+    rows = [line.split() for line in reported.output.splitlines()]
     assert [row[5] for row in rows[1:-1]] == ["approval,", "ledger", "hello,", "refused", "ledger", "Train"]
-    assert "round 1; 1 client; " in told.output
+    assert "round 1; 1 client; " in reported.output
     assert len(run(app, ["policy", "audit", str(kit), "--entries", "1"]).output.splitlines()) == 3
     found = json.loads(run(app, ["policy", "audit", str(kit), "--json"]).output)
     assert (found["lines"], found["faults"], len(found["entries"])) == (6, [], 6)

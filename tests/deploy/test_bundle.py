@@ -84,7 +84,7 @@ def test_a_bundle_answers_as_the_study_measured(studies: dict[str, Path], name: 
         assert list(bundle.clients) == [identity]
         combined = method.startswith("fedex") and bundle.combiner is not None
         assert (answers.models == (COMBINED if combined else 0)).all()
-        assert combined or len(bundle.models) == 1  # nobody else's model
+        assert combined or len(bundle.models) == 1  # no other's model
 
 
 def test_models_have_the_names_that_the_method_gives_them(studies: dict[str, Path]) -> None:
@@ -126,7 +126,7 @@ def test_a_bundle_of_several_clients_knows_each_and_no_other(studies: dict[str, 
     assert (alone["va"] != alone["cleveland"]).any()
     with pytest.raises(UserError, match="does not know client 'hungary': it has 2 models for va, cleveland"):
         bundle.answer(x, "hungary")
-    with pytest.raises(UserError, match="Say for whom"):
+    with pytest.raises(UserError, match="Name the client"):
         bundle.answer(x)
 
 
@@ -260,7 +260,7 @@ def test_a_combiner_that_no_reader_would_know_is_not_written(tmp_path: Path) -> 
     assert not (tmp_path / "b").exists()
 
 
-def told(**changes: Any) -> Callable[[Path], None]:
+def reported(**changes: Any) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
         head = json.loads((folder / "bundle.json").read_text()) | changes
         (folder / "bundle.json").write_text(json.dumps(head))
@@ -295,38 +295,38 @@ def written(name: str, text: str) -> Callable[[Path], Any]:
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "cut short": (cut, "models.safetensors is not what bundle.json was written with"),
     "a bit changed": (flipped, "models.safetensors is not what bundle.json was written with"),
-    "another hash": (told(sha256="0" * 64), "it is damaged or was changed"),
+    "another hash": (reported(sha256="0" * 64), "it is damaged or was changed"),
     "no models": (lambda folder: (folder / "models.safetensors").unlink(), r"models.safetensors cannot be read \(No such file"),
     "no head": (lambda folder: (folder / "bundle.json").unlink(), "holds no bundle: name the folder"),
     "not JSON": (written("bundle.json", "{"), "bundle.json cannot be read"),
     "something else's": (written("bundle.json", "[1]"), "is no bundle's"),
     "deep": (written("bundle.json", "[" * 100_000), "bundle.json cannot be read"),
-    "later format": (told(format=2), "is of format 2, this version reads 1: use the version that made it"),
-    "unknown field": (told(more=1), "is wrong at more"),
-    "no name for classes": (told(classes="ab"), "is wrong at classes"),
-    "unknown combiner": (told(combiner={"state": "Evil", "fields": {}}), "a combiner of kind 'Evil', which this version does not know"),
-    "combiner without its numbers": (told(combiner={"state": "AccuracyGate", "fields": {"weights": {"array": "x"}}}), "cannot be read"),
-    "combiner with wrong fields": (told(combiner={"state": "Mean", "fields": {"a": {"value": 1}}}), "cannot be read"),
-    "tree of nothing": (told(combiner={}), "cannot be read"),
-    "a row too many": (told(clients=[{"id": "a", "row": 2}]), "clients are served models that are not among its 2"),
-    "nobody combines": (told(combiner=None), "clients are served models that are not among its 2"),
-    "a name too few": (told(names=["one"]), "contradicts itself"),
-    "another model": (told(model="mlp(4)"), "models of 8 numbers where 'mlp\\(4\\)' has 26"),
-    "a huge model": (told(model="mlp(1000000000)"), "models of 8 numbers where"),
-    "an impossible model": (told(model="mlp(-1)"), "mlp"),
-    "other inputs": (told(input_shape=[4]), "models of 8 numbers where 'mclr' has 10"),
-    "names of features": (told(features=["a"]), "1 features named where the model takes 3"),
-    "a scaling of other features": (told(scaling={"a": {"mean": [0.0], "deviation": [1.0]}}), "a scaling that is not of 3 features"),
-    "a scaling that is no number": (told(scaling={"a": {"mean": [float("nan")], "deviation": [1.0]}}), "is wrong at scaling"),
-    "a preparation of nothing": (told(preparation={}), "cannot be read"),
-    "a preparation that is no object": (told(preparation=["a"]), "is wrong at preparation"),
-    "a preparation of other features": (told(preparation=prepared_as("z")), "a preparation that makes other features than it names"),
-    "statistics of other features": (told(preparation=prepared_as("a", mean=[])), "statistics that are not of 1 features"),
-    "statistics that are no numbers": (told(preparation=prepared_as("a", mean=[float("inf")])), "statistics that are no numbers"),
-    "texts for another model": (told(worded=worded_as(width=1 << 50)), "texts that become other features than the model takes"),
-    "texts in no width": (told(worded=worded_as(width="wide")), "cannot be read"),
-    "texts by a list of words": (told(worded=worded_as(words="/etc/passwd")), "a wording with a list of words of its own"),
-    "code to run": (told(model="os:system('true')"), r"needs code that is not Coterie's, the model .*os:system"),
+    "later format": (reported(format=2), "is of format 2, this version reads 1: use the version that made it"),
+    "unknown field": (reported(more=1), "is wrong at more"),
+    "no name for classes": (reported(classes="ab"), "is wrong at classes"),
+    "unknown combiner": (reported(combiner={"state": "Evil", "fields": {}}), "a combiner of kind 'Evil', which this version does not know"),
+    "combiner without its numbers": (reported(combiner={"state": "AccuracyGate", "fields": {"weights": {"array": "x"}}}), "cannot be read"),
+    "combiner with wrong fields": (reported(combiner={"state": "Mean", "fields": {"a": {"value": 1}}}), "cannot be read"),
+    "tree of nothing": (reported(combiner={}), "cannot be read"),
+    "a row too many": (reported(clients=[{"id": "a", "row": 2}]), "clients are served models that are not among its 2"),
+    "nobody combines": (reported(combiner=None), "clients are served models that are not among its 2"),
+    "a name too few": (reported(names=["one"]), "contradicts itself"),
+    "another model": (reported(model="mlp(4)"), "models of 8 numbers where 'mlp\\(4\\)' has 26"),
+    "a huge model": (reported(model="mlp(1000000000)"), "models of 8 numbers where"),
+    "an impossible model": (reported(model="mlp(-1)"), "mlp"),
+    "other inputs": (reported(input_shape=[4]), "models of 8 numbers where 'mclr' has 10"),
+    "names of features": (reported(features=["a"]), "1 features named where the model takes 3"),
+    "a scaling of other features": (reported(scaling={"a": {"mean": [0.0], "deviation": [1.0]}}), "a scaling that is not of 3 features"),
+    "a scaling that is no number": (reported(scaling={"a": {"mean": [float("nan")], "deviation": [1.0]}}), "is wrong at scaling"),
+    "a preparation of nothing": (reported(preparation={}), "cannot be read"),
+    "a preparation that is no object": (reported(preparation=["a"]), "is wrong at preparation"),
+    "a preparation of other features": (reported(preparation=prepared_as("z")), "a preparation that makes other features than it names"),
+    "statistics of other features": (reported(preparation=prepared_as("a", mean=[])), "statistics that are not of 1 features"),
+    "statistics that are no numbers": (reported(preparation=prepared_as("a", mean=[float("inf")])), "statistics that are no numbers"),
+    "texts for another model": (reported(worded=worded_as(width=1 << 50)), "texts that become other features than the model takes"),
+    "texts in no width": (reported(worded=worded_as(width="wide")), "cannot be read"),
+    "texts by a list of words": (reported(worded=worded_as(words="/etc/passwd")), "a wording with a list of words of its own"),
+    "code to run": (reported(model="os:system('true')"), r"needs code that is not Coterie's, the model .*os:system"),
 }
 
 
@@ -389,7 +389,7 @@ def newcomers(ids: tuple[str, ...] = ("new-0", "new-1"), **changes: Any) -> Fede
     made = load("digits/rotated(clients=6,groups=2)", 7)
     assert made.groups is not None
     chosen = np.array([np.flatnonzero(made.groups == group)[0] for group in (0, 1)])
-    parts: dict[str, Any] = {name: Parts.of([made.part(name)[int(client)] for client in chosen]) for name in ("train", "test")}
+    parts: dict[str, Any] = {name: Parts.from_lists([made.part(name)[int(client)] for client in chosen]) for name in ("train", "test")}
     return replace(made, ids=ids, groups=None, **parts, **changes)
 
 
@@ -410,7 +410,7 @@ def test_newcomers_join_the_group_that_fits_them(studies: dict[str, Path]) -> No
     """By hand: IFCA's newcomer gets the model of the least loss on its training part."""
     new, method = newcomers(), "ifca(groups=2)"
     found = load_served_models(studies["digits"], method, newcomers=new)
-    state, world = found.lane.state, World.of(new, "mclr")
+    state, world = found.lane.state, World.from_spec(new, "mclr")
     assert isinstance(state, Groups)
     models = state.models
     for place, identity in enumerate(new.ids):
@@ -427,15 +427,15 @@ def _mean_loss(world: World, model: Any, x: Any, y: Any) -> float:
 
 
 @pytest.mark.parametrize(
-    ("new", "says"),
+    ("new", "answers_with"),
     [
         (lambda: newcomers(("client-0", "new-1")), "there is a client 'client-0' already"),
         (lambda: newcomers(classes=(*"012345678", "ten")), "they have a class 'ten', the others have 0"),
         (lambda: load("heart"), r"their samples have shape \(13,\)"),
     ],
 )
-def test_newcomers_that_do_not_fit_are_refused(studies: dict[str, Path], new: Callable[[], Federation], says: str) -> None:
-    with pytest.raises(UserError, match=says):
+def test_newcomers_that_do_not_fit_are_refused(studies: dict[str, Path], new: Callable[[], Federation], answers_with: str) -> None:
+    with pytest.raises(UserError, match=answers_with):
         load_served_models(studies["digits"], "fedavg", newcomers=new())
 
 

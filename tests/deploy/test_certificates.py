@@ -23,7 +23,7 @@ from coterie.deploy.certificates import (
     read_certificate,
     renew_certificates,
 )
-from coterie.deploy.flare.provision import create_federation
+from coterie.deploy.flare.operator import create_federation
 from coterie.deploy.server.federation import FederationFolder
 from coterie.deploy.server.runs import summarize_federation
 
@@ -69,8 +69,8 @@ def test_renewed_certificates_keep_everything_but_their_time(federation: Federat
 def test_one_that_ends_is_told_and_renewed_by_name(federation: FederationFolder) -> None:
     let_end(federation, "north")
     assert set(summarize_federation(federation)["certificates_ending"]) == {"north"}
-    said = CliRunner().invoke(app, ["federation", "status", str(federation.folder)])
-    assert "The certificate of north ends on" in said.output
+    response = CliRunner().invoke(app, ["federation", "status", str(federation.folder)])
+    assert "The certificate of north ends on" in response.output
     before = read_certificate(list_certificate_paths(federation)["south"])
     done = CliRunner().invoke(app, ["federation", "renew", str(federation.folder), "north"])
     assert done.exit_code == 0

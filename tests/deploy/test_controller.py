@@ -17,7 +17,6 @@ from nvflare.private.defs import SpecialTaskName
 
 from coterie._util.errors import UserError
 from coterie.deploy.flare import controller as controllers
-from coterie.deploy.flare.connection_monitor import hash_registration
 from coterie.deploy.flare.controller import (
     FIRST_WAIT,
     LONGEST_WAIT,
@@ -27,8 +26,8 @@ from coterie.deploy.flare.controller import (
     TaskRequests,
     compute_patience,
 )
-from coterie.deploy.flare.jobs import SERVER_FOLDER
-from coterie.deploy.server.federation import write_presence
+from coterie.deploy.flare.transport import hash_registration
+from coterie.deploy.server.federation import SERVER_FOLDER, write_presence
 from coterie.deploy.server.runs import Order, RunFolder
 
 
@@ -39,7 +38,7 @@ def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CoterieContro
     RunFolder(tmp_path / "runs" / "a-run").place(Order("a-run", "study", {}, minimum=2), 30.0)
     made = CoterieController("a-run")
     made.journal.begin(["a", "b"])
-    made.journal.say("round")
+    made.journal.append("round", {})
     made.began_with = {"a": hash_registration(Client("a", "token of a")), "b": hash_registration(Client("b", "token of b"))}
     see(made, a="token of a", b="token of b")
     return made
@@ -78,7 +77,7 @@ def test_no_job_ends_without_a_round(controller: CoterieController) -> None:
     controller.journal.begin(["a", "b"])
     see(controller, a="token of a", b="token of b", c="token of c")
     assert not over(controller)
-    controller.journal.say("round")
+    controller.journal.append("round", {})
     assert over(controller)
 
 

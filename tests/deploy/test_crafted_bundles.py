@@ -27,7 +27,7 @@ Change = Callable[[dict[str, Any]], None]
 
 def bundle(clients: int = 1, **changes: Any) -> Bundle:
     """Two models of three numbers and two classes, combined forevery client."""
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "origin": Origin("fedex", "data", 0, 0, 1),
         "model": "mclr",
         "input_shape": (3,),
@@ -37,7 +37,7 @@ def bundle(clients: int = 1, **changes: Any) -> Bundle:
         "clients": {f"client-{i}": COMBINED for i in range(clients)},
         "combiner": Mean(),
     }
-    return Bundle(**{**told, **changes})
+    return Bundle(**{**reported, **changes})
 
 
 def crafted(folder: Path, change: Change, arrays: dict[str, Any] | None = None, **made: Any) -> Path:

@@ -114,8 +114,8 @@ def test_a_second_delivery_takes_the_place_of_the_first(kit: Path) -> None:
     site = greeted(kit, terms)
     folder = kit / "bundles" / "first" / "fedavg"
     for value, round_ in ((1.0, 5), (2.0, 5), (3.0, 6)):
-        said = from_message(site.answer(delivery_of(site, terms, value, round_=round_)), Receipt)
-        assert (said.folder, said.order) == ("fedavg", terms.hash)
+        response = from_message(site.answer(delivery_of(site, terms, value, round_=round_)), Receipt)
+        assert (response.folder, response.order) == ("fedavg", terms.hash)
         assert read_bundle(folder).models[0, 0] == value
     with pytest.raises(MessageError, match="round 4 after that of round 6"):
         site.answer(delivery_of(site, terms, 4.0, round_=4))
@@ -147,7 +147,7 @@ def test_a_delivery_that_cannot_be_written_leaves_the_one_before(kit: Path, monk
             to_message(replace(unpack(delivery_of(site, terms), KINDS), serving=Serving.one(np.array([0]), np.zeros(3, dtype=np.float32))))
         )
 
-    def full(*told: Any) -> None:
+    def full(*reported: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("coterie.deploy.bundle.files.write_atomic", full)

@@ -66,17 +66,17 @@ def test_a_site_gets_only_its_clients_and_only_the_models_they_need() -> None:
     seen: list[AskBatch] = []
 
     class Watched(InProcess):
-        def exchange(self, parcels: Any) -> dict[str, bytes]:
-            seen.extend(from_message(data, AskBatch) for data in parcels.values())
-            return super().exchange(parcels)
+        def exchange(self, batches: Any) -> dict[str, bytes]:
+            seen.extend(from_message(data, AskBatch) for data in batches.values())
+            return super().exchange(batches)
 
     sites = sites_of(federation, 8)
     owner = {client: site for site, clients in sites.items() for client in clients}
     engine = FederatedEngine(Watched(federation, sites), owner, federation.ids, "a-run")
     Study.prepare(settings(federation.name, "fesem(groups=2)", rounds=2)).run(engine=engine)
-    assert all(len(parcel.ids) == 1 for parcel in seen)
-    assert all(getattr(s.ask, "models", np.zeros((1, 1))).shape[0] == 1 for parcel in seen for s in parcel.asks)
-    assert all(s.lane == 0 for parcel in seen for s in parcel.asks)
+    assert all(len(batch.ids) == 1 for batch in seen)
+    assert all(getattr(s.ask, "models", np.zeros((1, 1))).shape[0] == 1 for batch in seen for s in batch.asks)
+    assert all(s.lane == 0 for batch in seen for s in batch.asks)
 
 
 def break_once(breaking: Any, at: int = 2) -> Any:
@@ -94,26 +94,26 @@ def break_once(breaking: Any, at: int = 2) -> Any:
 
 def with_answers(change: Any) -> Any:
     def breaking(data: bytes) -> bytes:
-        said = from_message(data, ReplyBatch)
-        return to_message(change(said))
+        response = from_message(data, ReplyBatch)
+        return to_message(change(response))
 
     return breaking
 
 
-def first(said: ReplyBatch, **changes: Any) -> ReplyBatch:
-    return replace(said, answers=tuple(replace(reply, **changes) for reply in said.answers))
+def first(response: ReplyBatch, **changes: Any) -> ReplyBatch:
+    return replace(response, answers=tuple(replace(reply, **changes) for reply in response.answers))
 
 
 BROKEN = {
     "no message": lambda data: b"\x80\x04\x95 pickled",
     "cut short": lambda data: data[: len(data) // 2],
-    "another run": with_answers(lambda said: replace(said, run="another")),
-    "another question": with_answers(lambda said: replace(said, number="00")),
-    "other clients": with_answers(lambda said: replace(said, ids=("somebody",))),
-    "fewer answers": with_answers(lambda said: replace(said, answers=said.answers[:-1])),
-    "a client too many": with_answers(lambda said: first(said, clients=np.array([7], dtype=np.int64))),
-    "another type": with_answers(lambda said: first(said, vectors=np.zeros((1, 650)))),
-    "an older protocol": with_answers(lambda said: replace(said, protocol=0)),
+    "another run": with_answers(lambda response: replace(response, run="another")),
+    "another question": with_answers(lambda response: replace(response, number="00")),
+    "other clients": with_answers(lambda response: replace(response, ids=("somebody",))),
+    "fewer answers": with_answers(lambda response: replace(response, answers=response.answers[:-1])),
+    "a client too many": with_answers(lambda response: first(response, clients=np.array([7], dtype=np.int64))),
+    "another type": with_answers(lambda response: first(response, vectors=np.zeros((1, 650)))),
+    "an older protocol": with_answers(lambda response: replace(response, protocol=0)),
     "too large": lambda data: data + b" " * (1 << 20),
 }
 
@@ -146,7 +146,7 @@ def test_an_answer_that_cannot_be_right_costs_only_its_site_the_round(how: str) 
 def test_wrong_numbers_are_refused_as_in_simulation(change: Any, why: Refusal) -> None:
     federation = load("digits/iid(clients=4)")
     breaking = with_answers(
-        lambda said: replace(said, answers=tuple(replace(r, vectors=change(r.vectors), more=r.more) for r in said.answers))
+        lambda response: replace(response, answers=tuple(replace(r, vectors=change(r.vectors), more=r.more) for r in response.answers))
     )
     engine = federated(federation, sites_of(federation, 4), tamper=break_once(breaking))
     study = Study.prepare(replace(settings(federation.name, "fedavg", rounds=2), seeds=(0,)))

@@ -34,10 +34,10 @@ def test_the_unit_of_protection_and_the_limit_are_said() -> None:
 
 
 def test_only_what_is_answered_is_said_to_be() -> None:
-    said = words(Policy(privacy=DP))
-    assert "Train is answered" in said
-    assert "Gradient is answered" not in said
-    assert "The asks Gradient, Losses, AskErrors." in said
+    response = words(Policy(privacy=DP))
+    assert "Train is answered" in response
+    assert "Gradient is answered" not in response
+    assert "The asks Gradient, Losses, AskErrors." in response
     assert "Losses is answered" not in words(Policy(asks=("Train",)))
 
 
@@ -65,9 +65,9 @@ def test_commands(tmp_path: Path) -> None:
         run(app, ["policy", "explain", str(tmp_path)], catch_exceptions=False)
     assert run(app, ["policy", "default"]).output == DEFAULT_POLICY
     path.write_text(DEFAULT_POLICY)
-    told = run(app, ["policy", "explain", str(tmp_path), "--model", "mclr"]).output
-    assert "650 numbers for mclr on 64 features and 10 classes" in told
-    assert "Privacy\n  No mechanism" in told
+    reported = run(app, ["policy", "explain", str(tmp_path), "--model", "mclr"]).output
+    assert "650 numbers for mclr on 64 features and 10 classes" in reported
+    assert "Privacy\n  No mechanism" in reported
     assert "is a policy: it answers Train" in run(app, ["policy", "check", str(path)]).output
     path.write_text("ask = []")
     with pytest.raises(UserError, match="unknown key 'ask'"):

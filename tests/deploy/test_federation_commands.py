@@ -20,14 +20,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from typer.testing import CliRunner
 
+import coterie as package
 from coterie._util.errors import UserError
 from coterie.cli.app import app
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.deploy.certificates import RevokedSites, check_kit, restore_site, revoke_site
+from coterie.deploy.flare.operator import add_site, create_federation, request_certificate, sign_request, supervise
 from coterie.deploy.flare.processes import check_port, explain_refusal, run_server, run_sites, wait_until
-from coterie.deploy.flare.provision import add_site, create_federation, request_certificate, sign_request
-from coterie.deploy.flare.supervisor import supervise
 from coterie.deploy.server.federation import FederationFolder, Presence, check_site_name, parse_address, read_presence, write_presence
 from coterie.deploy.server.runner import ANSWERS_FILE, run_order
 from coterie.deploy.server.runs import InspectOrder, Order, RunFolder, find_free_name, find_run, list_runs, make_run, summarize_federation
@@ -47,9 +47,10 @@ from deploy.ordering import APPROVING_POLICY
 pytest.importorskip("nvflare")
 HOSPITALS = ("cleveland", "hungary", "switzerland", "va")
 METHODS = (
-    *("fedavg", "fedsim(clusters=2)", "fedgroup(groups=2,alpha=2)", "fesem(groups=2)"),
+    *("fedavg", "fedsim(clusters=2,sketch=16)", "fedgroup(groups=2,alpha=2)", "fesem(groups=2)"),
     *("simprox", "ifca(groups=2)"),
 )
+MODEL = "mlp(32)"
 PLAN = Plan(rounds=2, local=Local(epochs=1, lr=0.05))
 
 
@@ -158,8 +159,8 @@ def _certificate(issuer: x509.Name, key: rsa.RSAPrivateKey, public: rsa.RSAPubli
     return made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
-@pytest.mark.parametrize(("days", "own_root", "says"), [(-1, True, "ended on"), (1, False, "not of the federation's authority")])
-def test_certificates_that_count_for_nothing(federation: FederationFolder, tmp_path: Path, days: int, own_root: bool, says: str) -> None:
+@pytest.mark.parametrize(("days", "own_root", "fault"), [(-1, True, "ended on"), (1, False, "not of the federation's authority")])
+def test_certificates_that_count_for_nothing(federation: FederationFolder, tmp_path: Path, days: int, own_root: bool, fault: str) -> None:
     """An expired one, and one of another authority."""
     kit = copy_of(federation.kit("north"), tmp_path)
     root, key = _authority()
@@ -171,7 +172,7 @@ def test_certificates_that_count_for_nothing(federation: FederationFolder, tmp_p
     (kit / "startup" / "client.key").write_bytes(private)
     if own_root:
         (kit / "startup" / "rootCA.pem").write_bytes(_certificate(root, key, key.public_key(), root, datetime.now(UTC) + timedelta(days=9)))
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match=fault):
         check_kit(kit)
 
 
@@ -217,9 +218,9 @@ def test_the_status_of_nothing(federation: FederationFolder) -> None:
     assert not found["listening"]
     assert found["runs"] == []
     assert not any(site["there"] for site in found["sites"])
-    told = CliRunner().invoke(app, ["federation", "status", str(federation.folder)])
-    assert "not running" in told.output
-    assert "No runs yet" in told.output
+    printed = CliRunner().invoke(app, ["federation", "status", str(federation.folder)])
+    assert "not running" in printed.output
+    assert "No runs yet" in printed.output
 
 
 def test_nothing_is_launched_without_a_server(federation: FederationFolder) -> None:
@@ -270,7 +271,7 @@ def test_a_launch_that_was_killed_leaves_a_name_that_can_be_used(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("said", "means"),
+    ("logged", "means"),
     [
         ("registration rejected: Client 'a' is disabled", "removed a"),
         ("registration rejected: Maximum number of clients reached", "no more sites"),
@@ -278,18 +279,18 @@ def test_a_launch_that_was_killed_leaves_a_name_that_can_be_used(tmp_path: Path,
         ("Retrying in 8 seconds", "did not take a in within 9 s"),
     ],
 )
-def test_what_flare_says_is_told_in_sentences(said: str, means: str) -> None:
-    assert means in explain_refusal(said, "a", "host:1", 9.0)
+def test_what_flare_logs_is_explained_in_sentences(logged: str, means: str) -> None:
+    assert means in explain_refusal(logged, "a", "host:1", 9.0)
 
 
 def test_there_is_no_way_without_tls(federation: FederationFolder) -> None:
-    """Every process is told to be secure, and no option says otherwise."""
+    """Every process is started secure, and no option changes that."""
     source = Path(sys.modules["coterie.deploy.flare.processes"].__file__ or "").read_text()
     assert source.count("secure_train=") == source.count("secure_train=true") == 1
     assert json.loads((federation.server / "startup" / "fed_server.json").read_text())["servers"][0]["service"]["scheme"] == "grpc"
     for command in (["serve"], ["join"], ["federation", "init"]):
-        told = CliRunner().invoke(app, [*command, "--help"]).output.lower()
-        assert not any(word in told for word in ("insecure", "plain", "no-tls", "no-ssl"))
+        printed = CliRunner().invoke(app, [*command, "--help"]).output.lower()
+        assert not any(word in printed for word in ("insecure", "plain", "no-tls", "no-ssl"))
 
 
 def test_news_of_a_site(federation: FederationFolder) -> None:
@@ -310,12 +311,12 @@ class Here:
     def __init__(self, kits: dict[str, Path]) -> None:
         self.sites = {site: Site(kit) for site, kit in kits.items()}
 
-    def exchange(self, parcels: Mapping[str, bytes]) -> dict[str, bytes]:
-        return {site: self.sites[site].answer(data) for site, data in parcels.items()}
+    def exchange(self, batches: Mapping[str, bytes]) -> dict[str, bytes]:
+        return {site: self.sites[site].answer(data) for site, data in batches.items()}
 
 
 def test_an_inspection_of_sites(tmp_path: Path) -> None:
-    """With the policy that kits come with, class counts stay with the sites: that is said, and there is a way without."""
+    """With the policy that kits come with, class counts stay with the sites: that is reported, and there is a way without."""
     kits = {site: tmp_path / site for site in HOSPITALS}
     for site, kit in kits.items():
         kit.mkdir()
@@ -332,10 +333,10 @@ def test_an_inspection_of_sites(tmp_path: Path) -> None:
         inspect(InspectPlan(pilot=None))
     assert inspect(InspectPlan(labels=False, pilot=PilotPlan(rounds=1, randoms=2)))
     assert (run.folder / "inspection.html").stat().st_size > 1000
-    told = json.loads((run.folder / ANSWERS_FILE).read_text())
-    assert told["clients"] == 4
+    written = json.loads((run.folder / ANSWERS_FILE).read_text())
+    assert written["clients"] == 4
     direct = inspect_data("heart", plan=InspectPlan(labels=False, pilot=PilotPlan(rounds=1, randoms=2)), execution=Execution(engine="loop"))
-    assert [answer["short"] for answer in told["answers"]] == [answer.short for answer in write_answers(direct)]
+    assert [answer["short"] for answer in written["answers"]] == [answer.short for answer in write_answers(direct)]
 
 
 # One federation that runs.
@@ -344,13 +345,12 @@ def test_an_inspection_of_sites(tmp_path: Path) -> None:
 @dataclass
 class Running:
     federation: FederationFolder
-    told: list[str]
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    found = create_federation(tmp_path_factory.mktemp("running") / "f", "127.0.0.1", free_port(), HOSPITALS)
-    told: list[str] = []
+    folder = tmp_path_factory.mktemp("running") / "a federation"  # a path with a space
+    found = create_federation(folder, "127.0.0.1", free_port(), HOSPITALS)
     over = Event()
     with ExitStack() as processes:
         server = processes.enter_context(run_server(found))
@@ -361,10 +361,10 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             approve_orders(found.kit(site) / "policy.toml", any=True)
         kits = {site: found.kit(site) for site in HOSPITALS}
         processes.enter_context(run_sites(kits, f"{found.host}:{found.port}", 90.0))
-        attending = Thread(target=supervise, args=(found, lambda: over.is_set() or server.poll() is not None, told.append, 0.3))
+        attending = Thread(target=supervise, args=(found, lambda: over.is_set() or server.poll() is not None, lambda line: None, 0.3))
         attending.start()
         try:
-            yield Running(found, told)
+            yield Running(found)
         finally:
             over.set()
             attending.join(30)
@@ -372,7 +372,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def coterie(*words: str, code: int = 0) -> str:
     """A command as a user gives it; what it wrote."""
-    paths = {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    paths = {"PYTHONPATH": str(Path(package.__file__).parents[1])}
     done = subprocess.run(
         [sys.executable, "-c", "from coterie.cli import main; main()", *words],
         capture_output=True,
@@ -397,16 +397,16 @@ def test_a_second_server_is_refused(running: Running) -> None:
 
 
 def test_a_launch_gives_what_the_simulation_gives(running: Running, tmp_path: Path) -> None:
+    """Of FedSim's gradients 16 projections each, by the run's one key: the same clusters at the server."""
     folder = str(running.federation.folder)
-    words = ["--rounds", "2", "--epochs", "1", "--lr", "0.05", "--seeds", "0,1", "--data", "heart", "--name", "first"]
-    said = invoke("launch", *METHODS, "--federation", folder, *words)
-    assert "4 sites take part" in said
+    words = ["--rounds", "2", "--epochs", "1", "--lr", "0.05", "--seeds", "0,1", "--data", "heart", "--model", MODEL, "--name", "first"]
+    assert "4 sites take part" in invoke("launch", *METHODS, "--federation", folder, *words)
     study = running.federation.runs / "first" / "study"
     bounded = replace(PLAN, most_share=1 / 3)  # the default of four sites; Cleveland has 41 % of the patients, Hungary 35 %
     assert Evidence.open(study).settings.plan.most_share == 1 / 3
     limited = [names for _, round_, names in read_notes(Evidence.open(study), "limited_sites") if round_ == 1]
     assert "cleveland" in limited[0]
-    settings = Settings(methods=METHODS, data="heart", plan=bounded, seeds=(0, 1))
+    settings = Settings(methods=METHODS, data="heart", model=MODEL, plan=bounded, seeds=(0, 1))
     Study.prepare(settings).run(out=tmp_path / "sim", execution=Execution(engine="loop"))
     real, simulated = load_lanes(study).lanes, load_lanes(tmp_path / "sim").lanes
     assert real.keys() == simulated.keys()
@@ -418,6 +418,9 @@ def test_a_launch_gives_what_the_simulation_gives(running: Running, tmp_path: Pa
             if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.size:
                 scale = max(float(np.nanmax(np.abs(value))), 1e-12)
                 assert float(np.nanmax(np.abs(getattr(ours, name) - value))) / scale < 1e-5, (key, name)
+    asks = [json.loads(line).get("ask") for line in (running.federation.kit("va") / "audit.jsonl").read_text().splitlines()]
+    assert {"SketchedGradient", "Train"} <= set(asks)
+    assert "Gradient" not in asks
 
 
 def test_what_is_made_of_it(running: Running) -> None:
@@ -445,9 +448,9 @@ def test_a_run_that_was_left_alone_and_a_site_that_is_removed(running: Running) 
     run = RunFolder(federation.runs / "second")
     assert wait_until(lambda: (summarize_federation(federation)["runs"][-1]["round"] or 0) >= 2, 300.0)
     assert "va is removed." in invoke("federation", "remove", folder, "va")
-    said = invoke("launch", "--federation", folder, "--resume", "--name", "second")
-    assert "fedavg" in said
-    assert "1 clients share no scores, by their sites' policies: hungary" in " ".join(said.split())
+    printed = invoke("launch", "--federation", folder, "--resume", "--name", "second")
+    assert "fedavg" in printed
+    assert "1 clients share no scores, by their sites' policies: hungary" in " ".join(printed.split())
     absences = CliRunner().invoke(app, ["federation", "status", folder, "--json"])
     assert json.loads(absences.stdout.splitlines()[-1])["removed"] == ["va"]
     audit = [json.loads(line) for line in (federation.kit("va") / "audit.jsonl").read_text().splitlines()]

@@ -1,8 +1,9 @@
-"""What a kit lets FLARE do: one kind of job, one class, five commands; and the socket between a process and its jobs."""
+"""What a kit lets FLARE do: one kind of job, one class, five commands; the private socket; and the executor, whose trainer may die."""
 
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -10,40 +11,55 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("nvflare")
 
 import nvflare
-from nvflare.apis.fl_constant import AdminCommandNames
+from nvflare.apis.fl_constant import AdminCommandNames, ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
 from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 from nvflare.fuel.sec.authz import AuthzContext, Person
 from nvflare.lighter.utils import load_private_key_file, sign_folders
 from nvflare.security.security import FLAuthorizer
 
 from coterie._util.errors import UserError
-from coterie.deploy.flare import protection, provision
+from coterie.core.asks import Train
+from coterie.core.local import Local
+from coterie.data.catalogue import load
+from coterie.deploy.flare import operator, protection
 from coterie.deploy.flare.jobs import (
     ADMIN,
+    BODY,
     CONTROLLER,
     EXECUTOR,
+    KIT,
     ORGANISATION,
     ROLE,
     SERVER_APP,
     SITE_APP,
+    CoterieExecutor,
     find_job_fault,
     write_job,
     write_server_files,
     write_site_files,
 )
 from coterie.deploy.flare.transport import SOCKET_FOLDER, PrivateSocketDriver, make_socket_folder
+from coterie.deploy.messages import PROTOCOL, AskBatch, ReplyBatch, SiteCard, from_message, to_message
 from coterie.deploy.server.federation import FederationFolder
+from coterie.deploy.site.process import SiteSettings
+from coterie.engines.engine import StampedAsk
+from coterie.engines.world import World
+from deploy.ordering import APPROVING_POLICY, make_hello, make_terms
 from deploy.running import free_port
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> FederationFolder:
-    return provision.create_federation(tmp_path_factory.mktemp("jobs") / "federation", "127.0.0.1", free_port(), ["a", "b"])
+    return operator.create_federation(tmp_path_factory.mktemp("jobs") / "federation", "127.0.0.1", free_port(), ["a", "b"])
 
 
 def signed(app: Path, kit: Path) -> None:
@@ -61,8 +77,8 @@ def test_our_own_job_is_taken(federation: FederationFolder, tmp_path: Path) -> N
     job = write_job(tmp_path, "a-run", ["a", "b"])
     assert fault(federation, job / SERVER_APP) == ""
     assert fault(federation, job / SITE_APP) == ""
-    told = (job / SITE_APP / "config" / "config_fed_client.json").read_text()
-    assert "a-run" not in told  # sites are told no more than that there is a job
+    reported = (job / SITE_APP / "config" / "config_fed_client.json").read_text()
+    assert "a-run" not in reported  # sites are reported no more than that there is a job
     assert str(federation.folder) not in "".join(path.read_text() for path in job.rglob("*.json"))
 
 
@@ -74,9 +90,7 @@ def test_a_job_that_the_operator_has_not_signed_is_refused(federation: Federatio
         assert find_job_fault(app, authority, at_site=True)
         return
     other = (
-        federation.kit("b")
-        if signer == "a site"
-        else provision.create_federation(tmp_path / "other", "127.0.0.1", free_port(), ["a"]).admin
+        federation.kit("b") if signer == "a site" else operator.create_federation(tmp_path / "other", "127.0.0.1", free_port(), ["a"]).admin
     )
     assert fault(federation, app, other) == "a job that the operator of this federation has not signed"
 
@@ -173,9 +187,9 @@ def test_a_kit_with_more_in_it_is_refused(federation: FederationFolder, tmp_path
 def test_the_server_s_files_say_where_it_is_now(federation: FederationFolder, tmp_path: Path) -> None:
     moved = FederationFolder(Path(shutil.copytree(federation.folder, tmp_path / "moved")), "127.0.0.1", 1234, ("a",))
     write_server_files(moved)
-    told = (moved.server / "local" / "resources.json").read_text()
-    assert str(moved.server) in told
-    assert str(federation.server) not in told
+    reported = (moved.server / "local" / "resources.json").read_text()
+    assert str(moved.server) in reported
+    assert str(federation.server) not in reported
 
 
 def test_another_flare_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,3 +260,36 @@ def test_a_folder_of_sockets_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / SOCKET_FOLDER).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(Exception, match="not a folder of this user"):
         make_socket_folder(tmp_path)
+
+
+def response(executor: CoterieExecutor, message: object) -> bytes:
+    asked = Shareable()
+    asked[BODY] = to_message(message)
+    reply = executor.execute("coterie", asked, FLContext(), Signal())
+    assert reply.get_return_code() == ReturnCode.OK
+    found: bytes = reply[BODY]
+    return found
+
+
+def test_a_trainer_that_dies_is_replaced_and_answers_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KIT, str(tmp_path))
+    (tmp_path / "policy.toml").write_text(APPROVING_POLICY)
+    SiteSettings(data="heart", clients=("va",), engine="loop", threads=1).write(tmp_path)
+    executor, terms = CoterieExecutor(), make_terms()
+    try:
+        card = from_message(response(executor, make_hello(terms)), SiteCard)
+        assert card.ids == ("va",)
+        size = World.from_spec(load("heart"), "mclr").model.layout.size
+        models, first = np.zeros((1, size), dtype=np.float32), np.zeros(1, dtype=np.int64)
+        batch = AskBatch(PROTOCOL, "r", "2", ("va",), (StampedAsk(Train(first, models, Local(), start=first), 0, 1),), terms.hash)
+        before = from_message(response(executor, batch), ReplyBatch)
+        os.kill(executor.child.pid, signal.SIGKILL)
+        after = from_message(response(executor, batch), ReplyBatch)
+        assert (before.answers[0].vectors == after.answers[0].vectors).all()
+    finally:
+        executor._end()
+
+
+def test_the_job_process_does_not_load_what_trains() -> None:
+    loaded = "import sys, coterie.deploy.flare.jobs; print([name for name in ('torch', 'pyarrow', 'pandas') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout.strip() == "[]"

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("nvflare")
 
+import coterie
 from coterie._util.json_io import read_json
 from coterie.deploy.flare.processes import wait_until
 from coterie.deploy.server.federation import list_connected_sites, read_presence
@@ -21,7 +22,7 @@ from deploy.running import MARK, Running
 SITES = ("cleveland", "hungary")
 ENDS = 20.0  # seconds in which all processes of a killed command must have ended
 PATIENCE = 400.0  # seconds for what takes 10 on a machine that has nothing else to do
-SOURCE = str(Path(__file__).parents[2] / "src")
+SOURCE = str(Path(coterie.__file__).parents[1])  # the tree under test, which may be a copy
 
 
 class Commands:
@@ -54,7 +55,7 @@ class Commands:
         assert done.returncode == 2, done.stdout + done.stderr
         return done.stderr
 
-    def said(self) -> str:
+    def response(self) -> str:
         return (self.running.federation.folder / "commands.log").read_text()
 
 
@@ -71,13 +72,13 @@ def commands(tmp_path: Path) -> Iterator[Commands]:
 def test_kills_leave_nothing_behind_and_the_run_completes(commands: Commands) -> None:
     running, federation = commands.running, commands.running.federation
     serve, cleveland, hungary = commands.serve(), commands.join("cleveland"), commands.join("hungary")
-    assert wait_until(lambda: list_connected_sites(federation.server) == set(SITES), PATIENCE), commands.said()
+    assert wait_until(lambda: list_connected_sites(federation.server) == set(SITES), PATIENCE), commands.response()
     commands.start("launch", "fedavg", "--federation", commands.folder, "--rounds", "12", "--epochs", "1", "--name", "first", "--detach")
 
     def rounds() -> int:
         return sum(line["what"] == "round" for line in running.journal("first"))
 
-    assert wait_until(lambda: rounds() >= 2, PATIENCE), commands.said()
+    assert wait_until(lambda: rounds() >= 2, PATIENCE), commands.response()
     assert len(running.pids("server")) == len(running.pids("server job")) == 1
 
     serve.kill()
@@ -90,12 +91,12 @@ def test_kills_leave_nothing_behind_and_the_run_completes(commands: Commands) ->
 
     serve, hungary = commands.serve(), commands.join("hungary")
     before = (federation.kit("cleveland") / "site.json").read_text()
-    said = commands.refused("join", *commands.joining("cleveland")[:1], "--data", "heart")
-    assert f"The site cleveland of {federation.kit('cleveland')} runs already, as process {cleveland.pid}" in said
+    response = commands.refused("join", *commands.joining("cleveland")[:1], "--data", "heart")
+    assert f"The site cleveland of {federation.kit('cleveland')} runs already, as process {cleveland.pid}" in response
     assert (federation.kit("cleveland") / "site.json").read_text() == before  # what the other one answers from
-    assert wait_until(lambda: read_presence(federation.server).alive, PATIENCE), commands.said()
+    assert wait_until(lambda: read_presence(federation.server).alive, PATIENCE), commands.response()
     assert f"A server of {commands.folder} runs already, as process {serve.pid}" in commands.refused("serve", commands.folder)
-    assert wait_until(lambda: find_run(federation, "first").status == "complete", PATIENCE), commands.said()
+    assert wait_until(lambda: find_run(federation, "first").status == "complete", PATIENCE), commands.response()
     assert rounds() >= 12
     assert len(running.pids("site")) == 2
 

@@ -32,9 +32,9 @@ TRAIN = Train(np.arange(6), MODEL, Local(batch_size=4))
 DP = DpSgd(mechanism="dp-sgd", noise_multiplier=2.0, max_grad_norm=1.0, delta=1e-5, epsilon_limit=6.0)
 
 
-def open_worker(folder: Path, w: Any = W, run: str = "one", **said: Any) -> SiteWorker:
+def open_worker(folder: Path, w: Any = W, run: str = "one", **response: Any) -> SiteWorker:
     audit = Audit(folder / "audit.jsonl")
-    policy = Policy(**{"minimum_samples": 1, **said})
+    policy = Policy(**{"minimum_samples": 1, **response})
     return SiteWorker(w, LoopEngine(w), policy, audit, Ledger(folder / "privacy.json", audit), run=run)
 
 
@@ -85,7 +85,7 @@ def test_seals_are_in_the_chain(tmp_path: Path) -> None:
     ask(worker, TRAIN, TRAIN, TRAIN)
     assert verify_audit(tmp_path / "audit.jsonl").faults == ()
     lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
-    assert [SEAL in line for line in lines] == [True, False, False, False]  # once for a parcel, before anything is sent
+    assert [SEAL in line for line in lines] == [True, False, False, False]  # once for a batch, before anything is sent
     assert lines[0]["event"] == "ledger sealed"
 
 
@@ -114,10 +114,10 @@ def test_a_new_name_for_the_same_data_has_the_same_budget(tmp_path: Path) -> Non
     while isinstance(ask(worker := open_worker(tmp_path, privacy=DP))[0], Reply):
         spent = worker.ledger.spent(DP)
     renamed = make_world()
-    renamed = replace(renamed, federation=renamed.federation.with_(ids=tuple(f"new-{i}" for i in range(6))))
+    renamed = replace(renamed, federation=renamed.federation.replace(ids=tuple(f"new-{i}" for i in range(6))))
     (denied,) = ask(open_worker(tmp_path, renamed, privacy=DP))
     assert denied.cause == "budget"
-    other = replace(W, federation=make_federation((12, 8, 5, 7, 16, 2)).with_(x=W.federation.x + np.float32(1)))
+    other = replace(W, federation=make_federation((12, 8, 5, 7, 16, 2)).replace(x=W.federation.x + np.float32(1)))
     (still,) = ask(open_worker(tmp_path, other, privacy=DP))  # nor do other data under the same name
     assert still.cause == "budget"
     assert max(spent.values()) <= DP.epsilon_limit

@@ -59,10 +59,10 @@ def ask(site: Site, terms: OrderTerms, asked: Any = None, *, order: str | None =
     size = site.world.model.layout.size if site.world is not None else 28
     asked = asked if asked is not None else Train(CLIENT, np.zeros((1, size), dtype=np.float32), Local())
     stamped = StampedAsk(**{"ask": asked, "seed": 0, "round_": 1, **stamp})
-    parcel = AskBatch(PROTOCOL, run or terms.run, "2", ("va",), (stamped,), terms.hash if order is None else order)
-    found = read(site.answer(to_message(parcel)))
+    batch = AskBatch(PROTOCOL, run or terms.run, "2", ("va",), (stamped,), terms.hash if order is None else order)
+    found = read(site.answer(to_message(batch)))
     assert isinstance(found, ReplyBatch)
-    assert found.order == parcel.order
+    assert found.order == batch.order
     return found.answers[0]
 
 
@@ -74,9 +74,9 @@ def log_of(kit: Path) -> list[dict[str, Any]]:
 def test_nothing_is_answered_before_the_site_says_yes(tmp_path: Path) -> None:
     kit, terms = make_kit(tmp_path), make_terms("first")
     site = Site(kit)
-    said = greet(site, terms)
-    assert isinstance(said, Denial)
-    assert said.cause == "pending"
+    response = greet(site, terms)
+    assert isinstance(response, Denial)
+    assert response.cause == "pending"
     with pytest.raises(MessageError, match="before the server has introduced itself"):
         ask(site, terms)
     Approvals(kit).decide("first", "approved")
@@ -85,10 +85,10 @@ def test_nothing_is_answered_before_the_site_says_yes(tmp_path: Path) -> None:
     assert card.order == terms.hash
     assert not isinstance(ask(site, terms), Denial)
     assert (kit / ORDERS_FILE).stat().st_mode & 0o777 == 0o600
-    told = log_of(kit)
-    told = [line for line in told if line.get("event") != "ledger sealed"]
-    assert [line.get("event", line.get("ask")) for line in told] == ["approval", "hello", "refused", "approval", "hello", "Train"]
-    assert {line["order"] for line in told if line.get("event") != "refused"} == {terms.hash}
+    reported = log_of(kit)
+    reported = [line for line in reported if line.get("event") != "ledger sealed"]
+    assert [line.get("event", line.get("ask")) for line in reported] == ["approval", "hello", "refused", "approval", "hello", "Train"]
+    assert {line["order"] for line in reported if line.get("event") != "refused"} == {terms.hash}
 
 
 def test_an_approved_order_needs_no_second_yes_and_another_one_of_its_name_does(tmp_path: Path) -> None:
@@ -103,9 +103,9 @@ def test_an_approved_order_needs_no_second_yes_and_another_one_of_its_name_does(
         replace(terms, methods=("local",)),
     ):
         site = Site(kit)
-        said = greet(site, changed)
-        assert isinstance(said, Denial)
-        assert said.cause == "pending"
+        response = greet(site, changed)
+        assert isinstance(response, Denial)
+        assert response.cause == "pending"
         with pytest.raises(MessageError):
             ask(site, changed)
 
@@ -129,9 +129,9 @@ def test_an_ask_outside_of_the_order_is_denied_and_logged(what: dict[str, Any], 
     kit, terms = make_kit(tmp_path, APPROVE_ANY), make_terms("first", rounds=5, asks=("Train",))
     site = Site(kit)
     assert isinstance(greet(site, terms), SiteCard)
-    said = ask(site, terms, **what)
-    assert isinstance(said, Denial)
-    assert reason in said.reason
+    response = ask(site, terms, **what)
+    assert isinstance(response, Denial)
+    assert reason in response.reason
     assert reason in log_of(kit)[-1]["reason"]
     assert not isinstance(ask(site, terms), Denial)  # and the site goes on
 
@@ -143,10 +143,10 @@ def test_a_refusal_counts_at_once_and_is_told(tmp_path: Path) -> None:
     assert not isinstance(ask(site, terms), Denial)
     Approvals(kit).decide("first", "refused", "not our question")
     assert "does not approve the order" in ask(site, terms).reason.replace("The site ", "")
-    said = greet(Site(kit), terms)  # the policy approves any order, but a person's word stands
-    assert said.cause == "policy"
-    assert "has refused the order" in said.reason
-    assert "not our question" in said.reason
+    response = greet(Site(kit), terms)  # the policy approves any order, but a person's word stands
+    assert response.cause == "policy"
+    assert "has refused the order" in response.reason
+    assert "not our question" in response.reason
     Approvals(kit).decide("first", "approved")
     assert isinstance(greet(Site(kit), terms), SiteCard)
 
@@ -238,8 +238,8 @@ def test_an_order_can_be_read_again() -> None:
 def test_orders_that_a_policy_approves_by_itself(table: dict[str, Any], terms: dict[str, Any], approved: bool, tmp_path: Path) -> None:
     kit = make_kit(tmp_path)
     approve_orders(kit / "policy.toml", **table)
-    said = greet(Site(kit), make_terms("first", **terms))
-    assert isinstance(said, SiteCard if approved else Denial)
+    response = greet(Site(kit), make_terms("first", **terms))
+    assert isinstance(response, SiteCard if approved else Denial)
     (record,) = Approvals(kit).records().values()
     assert (record.state, record.by) == (("approved", "policy") if approved else ("pending", ""))
 
@@ -265,10 +265,10 @@ def test_what_was_approved_by_epsilon_is_held_to_it(tmp_path: Path) -> None:
     site = Site(kit)
     assert greet(site, many).cause == "pending"
     assert isinstance(greet(site, one), SiteCard)
-    said = [ask(site, one) for _ in range(4)]
-    assert not isinstance(said[0], Denial)
-    assert isinstance(said[-1], Denial)
-    assert "privacy budget" in said[-1].reason
+    response = [ask(site, one) for _ in range(4)]
+    assert not isinstance(response[0], Denial)
+    assert isinstance(response[-1], Denial)
+    assert "privacy budget" in response[-1].reason
     assert site.worker is not None
     spent = site.worker.ledger.spent(site.policy.privacy)["va"]  # type: ignore[arg-type]
     assert 0 < spent <= most
@@ -324,10 +324,10 @@ class Here:
         self.sites, self.between = {site: Site(kit) for site, kit in kits.items()}, between
         self.asked: list[str] = []
 
-    def exchange(self, parcels: Mapping[str, bytes]) -> dict[str, bytes]:
+    def exchange(self, batches: Mapping[str, bytes]) -> dict[str, bytes]:
         self.between()
         found = {}
-        for site, data in parcels.items():
+        for site, data in batches.items():
             if b"AskBatch" in data[:5000]:
                 self.asked.append(site)
             found[site] = self.sites[site].answer(data)
@@ -344,7 +344,7 @@ def kits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
 
 
 def test_a_server_waits_for_enough_approvals_and_takes_the_others_in_later(kits: dict[str, Path], tmp_path: Path) -> None:
-    order, told = Order("first", "study", SETTINGS.as_json(), ("hungary", "va"), 1), list[str]()
+    order, reported = Order("first", "study", SETTINGS.as_json(), ("hungary", "va"), 1), list[str]()
     looks = 0
 
     def later() -> None:
@@ -358,11 +358,11 @@ def test_a_server_waits_for_enough_approvals_and_takes_the_others_in_later(kits:
     carrier = Here(kits, later)
 
     def job() -> bool:
-        return run_order(order, carrier, ("hungary", "va"), tmp_path / "first", clock=TimeBudget(60.0), report=told.append)
+        return run_order(order, carrier, ("hungary", "va"), tmp_path / "first", clock=TimeBudget(60.0), report=reported.append)
 
     assert not job()  # ended early, for the site that had not approved has
-    assert told[0].startswith("Waiting for approval at hungary, va (order ")
-    assert told[1].startswith("Waiting for approval at va (order ")
+    assert reported[0].startswith("Waiting for approval at hungary, va (order ")
+    assert reported[1].startswith("Waiting for approval at va (order ")
     assert set(carrier.asked) == {"hungary"}  # nothing but hellos went to the other
     assert job()
     assert set(carrier.asked) == {"hungary", "va"}
@@ -376,13 +376,13 @@ def test_a_server_waits_for_enough_approvals_and_takes_the_others_in_later(kits:
 def test_a_server_is_told_of_refusals_and_lets_other_runs_go_first(
     kits: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    order, told = Order("first", "study", SETTINGS.as_json(), ("hungary", "va"), 2), list[str]()
+    order, reported = Order("first", "study", SETTINGS.as_json(), ("hungary", "va"), 2), list[str]()
     monkeypatch.setattr("coterie.deploy.server.runner.TURN", 0.05)
     (tmp_path / "runs" / "second").mkdir(parents=True)
     (tmp_path / "runs" / "second" / "status.json").write_text('{"status": "waiting"}')
 
     def meet() -> None:
-        introduce_sites(order, order.terms(), Here(kits), ("hungary", "va"), tmp_path / "runs" / "first", told.append)
+        introduce_sites(order, order.terms(), Here(kits), ("hungary", "va"), tmp_path / "runs" / "first", reported.append)
 
     with pytest.raises(TooFewSitesError, match="Waiting for approval at hungary, va"):
         meet()

@@ -40,8 +40,8 @@ class Here:
             SiteSettings("heart", (site,), engine="loop").write(kit)
             self.sites[site] = Site(kit)
 
-    def exchange(self, parcels: Mapping[str, bytes]) -> dict[str, bytes]:
-        return {site: self.sites[site].answer(data) for site, data in parcels.items()}
+    def exchange(self, batches: Mapping[str, bytes]) -> dict[str, bytes]:
+        return {site: self.sites[site].answer(data) for site, data in batches.items()}
 
 
 def settings(**plan: Any) -> Settings:

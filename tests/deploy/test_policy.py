@@ -72,7 +72,7 @@ def test_names_are_those_that_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("maximum_round = 3", "unknown key 'maximum_round': did you mean 'maximum_rounds'"),
         ("asks = ['Trian']", "wrong 'asks.0'"),
@@ -88,12 +88,12 @@ def test_names_are_those_that_there_are() -> None:
         ("[privacy]\n" + DP.replace("1e-5", "1.5"), "wrong 'privacy.delta'"),
     ],
 )
-def test_what_a_file_cannot_say(text: str, told: str, tmp_path: Path) -> None:
+def test_what_a_file_cannot_say(text: str, reported: str, tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text(text)
     with pytest.raises(UserError) as refused:
         read_policy(path)
-    assert told in str(refused.value)
+    assert reported in str(refused.value)
     assert str(path) in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -182,13 +182,13 @@ def test_files_are_the_sites_own() -> None:
 def test_a_server_cannot_ask_whether_a_file_exists(tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text("")
     SiteSettings("heart", ("va",), engine="loop").write(tmp_path)
-    site, told = Site(tmp_path), set()
+    site, reported = Site(tmp_path), set()
     for path in (tmp_path / "policy.toml", tmp_path / "missing.npz"):
         with pytest.raises(MessageError) as refused:
             from_message(site.answer(to_message(make_hello(model=f"lstm(vocabulary=9,embeddings={str(path)!r})"))), SiteCard)
-        told.add(str(refused.value).replace(str(path)[:40], ""))
-    assert len(told) == 1
-    assert "names no file" in told.pop()
+        reported.add(str(refused.value).replace(str(path)[:40], ""))
+    assert len(reported) == 1
+    assert "names no file" in reported.pop()
 
 
 def test_the_words_that_models_know_are_their_own_choices() -> None:

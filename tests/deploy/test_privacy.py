@@ -153,7 +153,7 @@ def test_a_sample_moves_a_step_by_its_clip_at_most(monkeypatch: pytest.MonkeyPat
 
 def test_noise_of_a_step_is_as_loud_as_said() -> None:
     """One step with rate 1 of n samples: the update is lr/n times the sum of gradients and the noise."""
-    w = World.of(make_federation((4,)), "mlp(300)")
+    w = World.from_spec(make_federation((4,)), "mlp(300)")
     trainer = PrivateTrainer(w, DpSgd(mechanism="dp-sgd", noise_multiplier=7.0, max_grad_norm=0.01, delta=1e-5, epsilon_limit=8.0))
     ask = Train(np.array([0]), w.model.initial(0)(0), Local(batch_size=None, lr=1.0))
     moved = (trainer.train(ask).vectors - ask.models[0]) * 4
@@ -172,7 +172,7 @@ def test_a_gradient_that_is_not_finite_counts_as_zero(monkeypatch: pytest.Monkey
     federation = make_federation((3,))
     x = federation.x.copy()
     x[federation.train[0][1]] = np.inf
-    w = World.of(federation.with_(x=x), "mclr")
+    w = World.from_spec(federation.replace(x=x), "mclr")
     made = PrivateTrainer(w, DP).train(Train(np.array([0]), w.model.initial(0)(0), Local(batch_size=None)))
     assert np.isfinite(made.vectors).all()
 
@@ -251,7 +251,7 @@ def test_the_models_of_the_catalogue_can_be_trained(model: str) -> None:
     federation = make_federation((6, 5))
     rng = np.random.default_rng(0)
     shape = (8, 8) if model == "cnn" else (3, 4)
-    w = World.of(federation.with_(x=rng.normal(size=(len(federation.y), *shape)).astype(np.float32), central=None), model)
+    w = World.from_spec(federation.replace(x=rng.normal(size=(len(federation.y), *shape)).astype(np.float32), central=None), model)
     made = PrivateTrainer(w, DP).train(Train(np.arange(2), w.model.initial(0)(0), Local(batch_size=3)))
     assert np.isfinite(made.vectors).all()
 

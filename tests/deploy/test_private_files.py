@@ -17,7 +17,7 @@ from coterie.deploy.bundle.files import write_bundle
 from coterie.deploy.certificates import check_kit, keep_only_authority, load_authority, renew_certificates, revoke_site
 from coterie.deploy.files import keep_private
 from coterie.deploy.flare.jobs import SERVER_APP, SITE_APP, write_job
-from coterie.deploy.flare.provision import add_site, create_federation, request_certificate, sign_request
+from coterie.deploy.flare.operator import add_site, create_federation, request_certificate, sign_request
 from coterie.deploy.server.federation import FederationFolder
 from coterie.deploy.site.process import SiteSettings
 
@@ -70,7 +70,7 @@ def test_a_kit_that_was_opened_on_its_way_is_closed(federation: FederationFolder
 
 
 def test_a_kit_that_cannot_be_closed_is_refused(federation: FederationFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a disk without permissions, or where the kit is somebody else's."""
+    """On a disk without permissions, or where the kit is another's."""
     kit = Path(shutil.copytree(federation.kit("a"), tmp_path / "kit"))
     kit.chmod(0o755)
     monkeypatch.setattr(Path, "chmod", lambda path, mode: None)

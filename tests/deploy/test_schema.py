@@ -65,15 +65,15 @@ class Fed:
         }
         self.news = {site: SiteMonitor(kit) for site, kit in self.kits.items()}
         self.sites = {site: Site(kit) for site, kit in self.kits.items()}
-        self.told: list[str] = []
+        self.reported: list[str] = []
 
-    def exchange(self, parcels: Mapping[str, bytes]) -> dict[str, bytes]:
-        return {site: self.sites[site].answer(data) for site, data in parcels.items()}
+    def exchange(self, batches: Mapping[str, bytes]) -> dict[str, bytes]:
+        return {site: self.sites[site].answer(data) for site, data in batches.items()}
 
     def launch(self, minimum: int = 1, rounds: int = 2, sites: tuple[str, ...] = SITES) -> "Fed":
         settings = replace(SETTINGS, plan=replace(SETTINGS.plan, rounds=rounds))
         order = Order(self.run, "study", settings.as_json(), SITES, minimum)
-        where = {"clock": TimeBudget(60.0), "report": self.told.append, "schema_file": self.folder / "schema.json"}
+        where = {"clock": TimeBudget(60.0), "report": self.reported.append, "schema_file": self.folder / "schema.json"}
         assert run_order(order, self, sites, self.folder / "runs" / self.run, **where)  # type: ignore[arg-type]
         return self
 
@@ -109,7 +109,7 @@ def test_columns_in_another_order_give_the_same_models(aligned: Fed, mixed: Fed)
         assert other.schema is not None
         assert one.schema == other.schema
         assert one.schema.label == (LABEL,)
-    assert mixed.told == []
+    assert mixed.reported == []
     assert read_schema(mixed.members.schema).features == FEATURES
 
 
@@ -164,9 +164,9 @@ def test_a_site_with_other_columns_or_words_is_refused_and_the_others_complete(
     fault: str, sentence: str, wrong: str, tmp_path: Path
 ) -> None:
     fed = federate(tmp_path, {wrong: (fault,), "site_04": ("order",)}).launch()
-    (told,) = fed.told
-    assert told.startswith(f"Site '{wrong}' does not take part: the other side reports: {sentence}")
-    assert str(tmp_path) not in told  # a site's file names are its own
+    (reported,) = fed.reported
+    assert reported.startswith(f"Site '{wrong}' does not take part: the other side reports: {sentence}")
+    assert str(tmp_path) not in reported  # a site's file names are its own
     assert not (fed.kits[wrong] / "bundles").exists()
     assert {fed.bundle(site).features for site in SITES if site != wrong} == {FEATURES}
     assert any(line.startswith(f"Refused of run first: {sentence}") for line in fed.news[wrong].wait(0))
@@ -183,7 +183,7 @@ def test_a_site_that_lacks_a_class_joins(lacking: str, stated: bool, tmp_path: P
     options = {lacking: f",classes=({','.join(CLASSES)})"} if stated else {}
     fed = federate(tmp_path, {lacking: ("missing_class", "order")}, **options).launch(minimum=4)
     assert fed.members.classes == CLASSES
-    assert fed.told == ([] if stated else [f"No samples of a class: walk at {lacking}."])
+    assert fed.reported == ([] if stated else [f"No samples of a class: walk at {lacking}."])
     assert fed.bundle(lacking).classes == fed.bundle("site_03").classes == CLASSES
     world = fed.sites[lacking].world
     assert world is not None
@@ -283,21 +283,21 @@ def test_a_card_must_have_the_features_of_its_schema(mixed: Fed) -> None:
 
 def test_a_site_that_ignores_the_schema_takes_no_part(tmp_path: Path) -> None:
     class Stubborn(Fed):
-        def exchange(self, parcels: Mapping[str, bytes]) -> dict[str, bytes]:
-            said = super().exchange(parcels)
-            for site in {"site_02"} & set(said):
-                card = unpack(said[site], KINDS)
+        def exchange(self, batches: Mapping[str, bytes]) -> dict[str, bytes]:
+            response = super().exchange(batches)
+            for site in {"site_02"} & set(response):
+                card = unpack(response[site], KINDS)
                 if isinstance(card, SiteCard):
                     own = self.sites[site]
                     hello = replace(make_hello(run=card.run, number=card.number), schema="")
                     card = unpack(own.answer(to_message(hello)), KINDS)
-                    said[site] = to_message(replace(card, run=self.run, number=unpack(said[site], KINDS).number, order=self.order))
-            return said
+                    response[site] = to_message(replace(card, run=self.run, number=unpack(response[site], KINDS).number, order=self.order))
+            return response
 
         order = Order("first", "study", SETTINGS.as_json(), SITES).terms().hash
 
     fed = Stubborn(tmp_path, {"site_02": ("order",)}, {}).launch()
-    assert fed.told == ["Site 'site_02' does not take part: it does not have the columns that the sites agreed on."]
+    assert fed.reported == ["Site 'site_02' does not take part: it does not have the columns that the sites agreed on."]
 
 
 def test_other_columns_do_not_draw_other_roundings(mixed: Fed) -> None:
@@ -318,9 +318,9 @@ def test_other_columns_do_not_draw_other_roundings(mixed: Fed) -> None:
 
 def test_a_site_says_no_to_columns_that_it_cannot_have(mixed: Fed) -> None:
     site = Site(mixed.kits["site_01"])
-    said = unpack(site.answer(to_message(replace(make_hello(run="other"), schema=make_schema("secret")))), KINDS)
-    assert isinstance(said, Denial)
-    assert "lacks the column 'secret'" in said.reason
+    response = unpack(site.answer(to_message(replace(make_hello(run="other"), schema=make_schema("secret")))), KINDS)
+    assert isinstance(response, Denial)
+    assert "lacks the column 'secret'" in response.reason
     assert site.worker is None
 
 

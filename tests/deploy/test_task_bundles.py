@@ -64,11 +64,11 @@ def test_a_bundle_with_a_wrong_task_is_refused(bundles: dict[str, Any], tmp_path
 
 def test_rows_with_known_labels_by_hand() -> None:
     """Prices 10, 20, 30 said as 12, 20, 27: errors 2, 0, 3; always saying 15, the mean of 10 and 20, is off by 5, 5 and 15."""
-    task, true, said = Task("regression", 3.0, 9.0), np.array([10.0, 20, 30]), np.array([12.0, 20, 27])
-    words, numbers = describe_row_scores(said, true, task)
+    task, true, response = Task("regression", 3.0, 9.0), np.array([10.0, 20, 30]), np.array([12.0, 20, 27])
+    words, numbers = describe_row_scores(response, true, task)
     assert words == "mean absolute error 1.667, root mean squared error 2.082, R2 0.935 against the mean of these rows"
-    assert numbers["r2"] == pytest.approx(r2_score(true, said))
-    found = score_rows(said, true, np.array([10.0, 20]), task)
+    assert numbers["r2"] == pytest.approx(r2_score(true, response))
+    found = score_rows(response, true, np.array([10.0, 20]), task)
     assert (found.mean, found.usual) == pytest.approx((5 / 3, 25 / 3))
     assert found.low == 0  # an error is never below
     marks = Task("multilabel")

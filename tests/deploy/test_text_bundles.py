@@ -31,7 +31,7 @@ Run = Callable[..., tuple[int, str, str]]
 END = 0
 
 
-def said(half: int, seed: int, texts: int = 20) -> list[str]:
+def response(half: int, seed: int, texts: int = 20) -> list[str]:
     """Texts of one half of the words, each followed by the next in a circle: easy to learn, and unlike the other half's."""
     own = WORDS[half::2]
     begins = np.random.default_rng(seed).integers(len(own), size=texts)
@@ -43,10 +43,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study of four clients, two of each kind, and the files of two newcomers."""
     root = tmp_path_factory.mktemp("texts")
     save_lm(root / "lm")
-    frames = [pd.DataFrame({"ward": f"w{site}", "note": said(site % 2, site)}) for site in range(4)]
+    frames = [pd.DataFrame({"ward": f"w{site}", "note": response(site % 2, site)}) for site in range(4)]
     pd.concat(frames).to_csv(root / "notes.csv", index=False)
     for site in (4, 5):
-        pd.DataFrame({"note": said(site % 2, site)}).to_csv(root / f"new{site}.csv", index=False)
+        pd.DataFrame({"note": response(site % 2, site)}).to_csv(root / f"new{site}.csv", index=False)
     spec = f"texts('{root / 'notes.csv'}',client=ward,text=note,tokenizer='{root / 'lm'}',length={LENGTH})"
     ct.study(
         ["fedavg", "fedgroup(groups=2,pretrain=3)"],
@@ -123,7 +123,7 @@ def test_on_disk_and_back(bundle: Any, tmp_path: Path) -> None:
     write_bundle(bundle, tmp_path / "b")
     read = read_bundle(tmp_path / "b")
     assert (read.blocked, read.task, read.names) == (bundle.blocked, bundle.task, bundle.names)
-    texts = said(1, 9)
+    texts = response(1, 9)
     assert read.predict(texts).tobytes() == bundle.predict(texts).tobytes()
     head = json.loads((tmp_path / "b" / "bundle.json").read_text())
     head["blocked"]["length"] = 4
@@ -142,7 +142,7 @@ def test_several_models_are_averaged_in_the_probability_of_each_token(bundle: An
         combiner=Mixture(np.array([[0.3, 0.7]])),
     )
     one, two = (replace(both, clients={"w1": row}, combiner=None) for row in (0, 1))
-    x = bundle.blocked.each(said(1, 3)).tokens
+    x = bundle.blocked.each(response(1, 3)).tokens
     chances = 0.3 * one.answer(x).probabilities + 0.7 * two.answer(x).probabilities
     np.testing.assert_allclose(both.answer(x).classes, np.log(chances).mean(axis=1), rtol=1e-6)
     write_bundle(both, tmp_path / "b")
@@ -154,17 +154,17 @@ def test_exported_and_asked(root: Path, run: Run, tmp_path: Path) -> None:
     assert code == 0, err
     code, out, err = run("predict", tmp_path / "b", "--data", root / "new4.csv", "--json", "--out", tmp_path / "said.csv")
     assert code == 0, err
-    told = json.loads(out.splitlines()[-1])
-    own, foreign = (score_texts(read_bundle(tmp_path / "b"), said(kind, kind + 4)) for kind in (0, 1))
-    assert told["perplexity"] == pytest.approx(np.exp(-own.whole))
-    assert (told["rows"], told["tokens"]) == (20, int(own.tokens.sum()))
+    reported = json.loads(out.splitlines()[-1])
+    own, foreign = (score_texts(read_bundle(tmp_path / "b"), response(kind, kind + 4)) for kind in (0, 1))
+    assert reported["perplexity"] == pytest.approx(np.exp(-own.whole))
+    assert (reported["rows"], reported["tokens"]) == (20, int(own.tokens.sum()))
     assert own.whole > foreign.whole + 0.2  # it has learnt how its own group speaks
     written = pd.read_csv(tmp_path / "said.csv")
     assert list(written) == ["row", "tokens", "log_likelihood", "perplexity", "model"]
     np.testing.assert_allclose(written["log_likelihood"], own.log_likelihood, atol=1e-6)
     how = read_bundle(tmp_path / "b").blocked
     assert how is not None
-    blocks = how.joined(said(0, 4))
+    blocks = how.joined(response(0, 4))
     np.savez(tmp_path / "blocks.npz", x=blocks)
     code, out, _ = run("predict", tmp_path / "b", "--data", tmp_path / "blocks.npz")
     assert code == 0
@@ -225,7 +225,7 @@ def test_newcomers_are_placed_with_their_like(root: Path, run: Run, tmp_path: Pa
 
 def test_one_block_has_no_interval_and_none_no_score(root: Path, run: Run, tmp_path: Path) -> None:
     """Five texts of seven tokens: a fifth of them is one text, and of its tokens one block of six."""
-    pd.DataFrame({"note": said(0, 4)[:5]}).to_csv(tmp_path / "few.csv", index=False)
+    pd.DataFrame({"note": response(0, 4)[:5]}).to_csv(tmp_path / "few.csv", index=False)
     words = ("place", root / "run", "--method", "fedavg", "--data", tmp_path / "few.csv", "--json", "--test")
     code, out, err = run(*words, "0.2")
     found = json.loads(out.splitlines()[-1])
@@ -254,7 +254,7 @@ def test_before_training_adapters_add_nothing(bundle: Any) -> None:
     from transformers import AutoModelForCausalLM
 
     began = replace(bundle, models=reset_adapters(bundle)[None])
-    x = bundle.blocked.each(said(1, 3)).tokens
+    x = bundle.blocked.each(response(1, 3)).tokens
     theirs = AutoModelForCausalLM.from_pretrained(bundle.blocked.tokenizer).eval()
     with torch.no_grad():
         loss = theirs(input_ids=torch.from_numpy(x).long(), labels=torch.from_numpy(x).long()).loss
@@ -275,7 +275,7 @@ def test_peft_reads_the_adapter(root: Path, bundle: Any, run: Run, tmp_path: Pat
     code, _, err = run("export", root / "run", "--method", "fedgroup", "--client", "w1", "--out", tmp_path / "b", "--peft")
     assert code == 0, err
     loaded = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(root / "lm"), str(tmp_path / "b" / "adapter")).eval()
-    x = bundle.blocked.each(said(1, 3)).tokens
+    x = bundle.blocked.each(response(1, 3)).tokens
     with torch.no_grad():
         loss = loaded(input_ids=torch.from_numpy(x).long(), labels=torch.from_numpy(x).long()).loss
     assert -bundle.predict(x).mean() == pytest.approx(float(loss), rel=1e-5)

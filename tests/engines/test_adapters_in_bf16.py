@@ -30,11 +30,11 @@ LOCAL = Local(epochs=2, batch_size=4, lr=0.05)
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     if request.param == "lm":
         folder = save_lm(tmp_path_factory.mktemp("lm"))
-        return World.of(spoken_federation(blocks(folder), SIZES), f"lm({folder},rank=2,spread=0.05)")
+        return World.from_spec(spoken_federation(blocks(folder), SIZES), f"lm({folder},rank=2,spread=0.05)")
     folder = save_encoder(tmp_path_factory.mktemp("encoder"))
     tokens = tokenise_texts(sentences(40), str(folder), LENGTH)
     how = "train=all" if request.param != "text" else "train=lora,rank=2"
-    return World.of(texts_federation(tokens, SIZES), f"text({folder},{how})")
+    return World.from_spec(texts_federation(tokens, SIZES), f"text({folder},{how})")
 
 
 def trained(world: World, kind: type[LoopEngine] | type[BatchedEngine], precision: Precision, start: Any) -> Any:

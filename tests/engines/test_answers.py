@@ -22,7 +22,7 @@ DATA = "digits/dirichlet(0.5,clients=7)"
 
 @pytest.mark.parametrize("engine", ["loop", "batched"])
 def test_the_bits_are_the_counts(engine: str) -> None:
-    world = World.of(ct.load(DATA), "mclr")
+    world = World.from_spec(ct.load(DATA), "mclr")
     federation, rng = world.federation, np.random.default_rng(0)
     models = rng.normal(size=(3, world.model.layout.size)).astype(np.float32)
     clients = np.array([2, 0, 3, 6, 5])

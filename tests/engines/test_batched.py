@@ -42,7 +42,7 @@ def ragged(sizes: list[int], features: int, classes: int, seed: int) -> Federati
     x = rng.normal(size=(total, features)).astype(np.float32)
     y = rng.integers(0, classes, total)
     cuts = np.cumsum(sizes)[:-1]
-    train, test = (Parts.of(np.split(rows, cuts)) for rows in np.split(rng.permutation(total), 2))
+    train, test = (Parts.from_lists(np.split(rows, cuts)) for rows in np.split(rng.permutation(total), 2))
     names = tuple(f"client {i}" for i in range(len(sizes)))
     return Federation("ragged", x, y, tuple(map(str, range(classes))), names, train, test, central=(x[:7], y[:7]))
 
@@ -74,7 +74,7 @@ def close(found: Array, expected: Array, tolerance: float) -> None:
 def test_lanes_of_different_methods_agree_with_the_oracle(
     sizes: list[int], model: str, batch: int | None, seed: int, momentum: float, decay: float, mu: float
 ) -> None:
-    world = World.of(ragged(sizes, 5, 3, seed), model)
+    world = World.from_spec(ragged(sizes, 5, 3, seed), model)
     rng = np.random.default_rng(seed)
     n, d = len(sizes), world.model.layout.size
     models = np.stack([world.model.initial(seed)(i) for i in range(2)])
@@ -109,7 +109,7 @@ def test_everything_else_agrees_with_the_oracle(sizes: list[int], model: str, cl
     federation = ragged(sizes, 64, classes, seed)
     if model == "cnn":
         federation = replace(federation, x=federation.x.reshape(-1, 8, 8), central=None)
-    world = World.of(federation, model)
+    world = World.from_spec(federation, model)
     rng = np.random.default_rng(seed)
     n = len(sizes)
     models = np.stack([world.model.initial(seed)(i) for i in range(3)])
@@ -148,9 +148,9 @@ def test_modules_without_kernels_go_to_other_routes_and_agree() -> None:
     federation = replace(ragged([5, 9, 2], 64, 3, seed=1), central=None)
     images = replace(federation, x=federation.x.reshape(-1, 8, 8))
     for world, route in (
-        (World.of(federation, "mlp(6, 5, 4)"), "stacked: vmap"),  # three hidden layers
-        (World.of(images, "cnn"), "loop: autograd"),
-        (World.of(federation, "torch.nn:Linear(in_features=64,out_features=3)"), "stacked: vmap"),
+        (World.from_spec(federation, "mlp(6, 5, 4)"), "stacked: vmap"),  # three hidden layers
+        (World.from_spec(images, "cnn"), "loop: autograd"),
+        (World.from_spec(federation, "torch.nn:Linear(in_features=64,out_features=3)"), "stacked: vmap"),
     ):
         ask = Train(np.arange(3), world.model.initial(0)()[None], Local(epochs=2, batch_size=4, lr=0.05))
         with BatchedEngine(world) as engine, oracle(world) as reference:
@@ -179,7 +179,7 @@ def test_modules_that_mix_samples_or_draw_are_told_apart(build: Any, route: str)
 
 
 def test_adam_takes_the_stacked_route() -> None:
-    world = World.of(ragged([5, 9, 2], 6, 3, seed=1), "mclr")
+    world = World.from_spec(ragged([5, 9, 2], 6, 3, seed=1), "mclr")
     ask = Train(np.arange(3), world.model.initial(0)()[None], Local(epochs=2, batch_size=4, lr=0.01, optimizer="adam"))
     with BatchedEngine(world) as engine, oracle(world) as reference:
         (found,), (expected,) = engine.run(stamped(ask)), reference.run(stamped(ask))
@@ -188,7 +188,7 @@ def test_adam_takes_the_stacked_route() -> None:
 
 
 def test_a_lane_has_the_same_bits_whatever_runs_beside_it_and_on_any_number_of_threads() -> None:
-    world = World.of(ragged([30, 4, 17, 1, 9], 12, 4, seed=3), "mlp(6)")
+    world = World.from_spec(ragged([30, 4, 17, 1, 9], 12, 4, seed=3), "mlp(6)")
     plan = Plan(rounds=3, cohort=4, local=Local(epochs=3, batch_size=4, lr=0.1))
     methods = [(spec, build(spec)) for spec in ("fedavg", "fedprox(mu=0.5)", "fedsim(clusters=2)", "scaffold", "ifca(groups=2)")]
     together = make_lanes(methods, [0, 1], world.problem, plan)
@@ -229,7 +229,7 @@ def test_the_digest_is_the_same_for_any_number_of_lanes_threads_and_resumptions(
 
 
 def test_a_pinned_route_that_is_not_here_is_refused() -> None:
-    world = World.of(ragged([5, 9], 6, 3, seed=1), "mclr")
+    world = World.from_spec(ragged([5, 9], 6, 3, seed=1), "mclr")
     ask = Train(np.arange(2), world.model.initial(0)()[None], Local())
     with BatchedEngine(world, pinned={"mclr with sgd": "stacked: vmap"}) as engine:
         with pytest.raises(UserError, match=r"started on the route 'stacked: vmap', which is not available here \(fused: numba"):
@@ -259,7 +259,7 @@ def test_engines_are_made_as_asked() -> None:
 
 def test_draws_of_the_data_are_kept_apart() -> None:
     """Asks about two draws at once are answered as if each draw had an engine of its own, whatever else they share."""
-    first, second = (World.of(ragged([6, 9, 4], 6, 3, seed), "mclr") for seed in (1, 2))
+    first, second = (World.from_spec(ragged([6, 9, 4], 6, 3, seed), "mclr") for seed in (1, 2))
     model = first.model.initial(0)()
     asks: list[Ask[Any]] = [
         Train(np.arange(3), model, Local(epochs=2, batch_size=4)),

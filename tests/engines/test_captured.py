@@ -19,7 +19,7 @@ from coterie.engines.loop import LoopEngine
 from coterie.engines.route_checks import check_captured
 from coterie.engines.routes import choose_route
 from coterie.engines.world import World
-from coterie.models.image_layers import make_norm
+from coterie.models.layers import make_norm
 from coterie.testing import worlds
 from models.test_image_networks import images
 
@@ -104,5 +104,5 @@ def test_large_models_and_augmented_images_are_not_stacked() -> None:
     large = worlds.make_custom_world(images(), lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 22_000), nn.Linear(22_000, 3)), "large")
     route = choose_route(large, Local(), torch.device("cpu"))
     assert (route.name, route.why) == ("loop", "a large model fills the device")
-    flat = World.of(images(), "mlp(8)")
+    flat = World.from_spec(images(), "mlp(8)")
     assert choose_route(flat, Local(augment="flip"), torch.device("cpu")).name == "loop"

@@ -24,7 +24,7 @@ from coterie.run.resume import resume_study
 from coterie.testing import worlds
 from engines.stacked.stacked_oracle import job_for, noise_world
 
-ASK = Train(np.arange(6), World.of(worlds.make_federation(), "mlp(8,8)").model.initial(0)(), Local(epochs=3, batch_size=5, lr=0.1))
+ASK = Train(np.arange(6), World.from_spec(worlds.make_federation(), "mlp(8,8)").model.initial(0)(), Local(epochs=3, batch_size=5, lr=0.1))
 
 
 def trained(world: World, **options: Any) -> Any:

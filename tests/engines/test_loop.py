@@ -17,6 +17,7 @@ from coterie.core.local import Local
 from coterie.core.model import read_vector, write_vector
 from coterie.core.rng import make_key
 from coterie.core.serving import Serving
+from coterie.data.federation import Parts
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
@@ -152,7 +153,9 @@ def test_training_is_keyed_by_seed_round_purpose_and_id() -> None:
     base = run(ask).vectors.tobytes()
     others = [run(ask, seed=4), run(ask, round_=3), run(replace(ask, purpose="warm-up"))]
     assert all(other.vectors.tobytes() != base for other in others)
-    moved = World.of(worlds.renumber_clients(FEDERATION, (4, 3, 2, 1, 0, 5)), "mclr")
+    order = (4, 3, 2, 1, 0, 5)
+    parts: dict[str, Any] = {name: Parts.from_lists([part[i] for i in order]) for name, part in FEDERATION.parts.items()}
+    moved = World.from_spec(replace(FEDERATION, ids=tuple(FEDERATION.ids[i] for i in order), **parts), "mclr")
     assert run(replace(ask, clients=np.array([0])), moved).vectors.tobytes() == base
 
 
@@ -263,7 +266,7 @@ def test_any_loss() -> None:
     def margin(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return nn.functional.multi_margin_loss(outputs, targets, reduction="none")
 
-    world = World.of(FEDERATION, "mclr", margin)
+    world = World.from_spec(FEDERATION, "mclr", margin)
     assert run(Gradient(np.array([0]), models(1)), world).losses[0] != run(Gradient(np.array([0]), models(1))).losses[0]
 
 
@@ -281,7 +284,7 @@ def test_single_output_is_logistic_regression() -> None:
 
 @pytest.mark.parametrize("make", [LoopEngine, BatchedEngine])
 def test_a_world_is_let_go_with_the_engine_that_held_it(make: Any) -> None:
-    world = World.of(worlds.make_federation(), "mclr")
+    world = World.from_spec(worlds.make_federation(), "mclr")
     held = make(world)
     held.run([StampedAsk(Gradient(np.array([0]), models(1)), 0, 0), StampedAsk(Train(np.array([0]), models(1), Local()), 0, 0)])
     gone = weakref.ref(world)

@@ -18,7 +18,7 @@ from coterie.testing import worlds
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 FEDERATION = worlds.make_federation()
-IMAGES = FEDERATION.with_(x=np.resize(FEDERATION.x, (len(FEDERATION.x), 8, 8)))
+IMAGES = FEDERATION.replace(x=np.resize(FEDERATION.x, (len(FEDERATION.x), 8, 8)))
 RULE = MOONRule(mu=1.0, temperature=0.5)
 
 
@@ -26,7 +26,7 @@ def made(*layers: nn.Module) -> World:
     return worlds.make_custom_world(FEDERATION, lambda: nn.Sequential(*layers))
 
 
-DENSE, DEEP, CNN = World.of(FEDERATION, "mlp(6)"), World.of(FEDERATION, "mlp(6,5,4)"), World.of(IMAGES, "cnn")
+DENSE, DEEP, CNN = World.from_spec(FEDERATION, "mlp(6)"), World.from_spec(FEDERATION, "mlp(6,5,4)"), World.from_spec(IMAGES, "cnn")
 SMOOTH = made(nn.Linear(worlds.FEATURES, 4), nn.Tanh(), nn.Linear(4, worlds.CLASSES))
 NORMED = made(nn.Linear(worlds.FEATURES, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, worlds.CLASSES))
 DRAWING = made(nn.Dropout(0.5), nn.Linear(worlds.FEATURES, worlds.CLASSES))

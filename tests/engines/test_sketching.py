@@ -39,7 +39,7 @@ def run(engine: Any, asks: list[Any], round_: int = 1) -> list[Any]:
 @settings(max_examples=8, deadline=None)
 @given(sizes=st.lists(st.integers(1, 17), min_size=1, max_size=6), r=st.integers(1, 17))
 def test_engines_agree_on_ragged_clients_and_sketch_what_they_would_have_sent(sizes: list[int], r: int) -> None:
-    w, sketch = World.of(make_federation(tuple(sizes)), "mclr"), Sketch(r, 5)
+    w, sketch = World.from_spec(make_federation(tuple(sizes)), "mclr"), Sketch(r, 5)
     clients = np.arange(len(sizes))[::-1].copy()  # in any order
     answers = []
     for make in (LoopEngine, BatchedEngine):

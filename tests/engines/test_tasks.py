@@ -108,7 +108,7 @@ def test_the_stacked_route_agrees_with_the_loop_on_ragged_clients(task: TaskName
 
 def test_a_step_of_the_absolute_error_by_hand() -> None:
     """One full batch: the gradient of the mean of |x w + b - y| is the mean of sign(error) (x, 1)."""
-    world = World.of(worlds.make_task_federation("regression"), "mclr", absolute_error)
+    world = World.from_spec(worlds.make_task_federation("regression"), "mclr", absolute_error)
     model, rows = models_of(world)[0], world.federation.train[0]
     x, y = world.federation.x[rows].astype(np.float64), world.federation.y[rows]
     sign = np.sign(linear_answers(world, model, x)[:, 0] - y)

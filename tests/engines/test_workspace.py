@@ -17,7 +17,7 @@ FEDERATION = WORLD.federation
 
 def test_the_servers_own_test_set_is_laid_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU it was sent there for every model and every round: 123 MB of CIFAR-10 each time."""
-    federation = FEDERATION.with_(central=(FEDERATION.x[:5], FEDERATION.y[:5]))
+    federation = FEDERATION.replace(central=(FEDERATION.x[:5], FEDERATION.y[:5]))
     space = Workspace(replace(WORLD, federation=federation), torch.device("cpu"), torch.float64)
     model, laid_out = WORLD.model.initial(0)(), list[int]()
     features = Workspace.features

@@ -61,6 +61,6 @@ def test_gradients() -> None:
 
 
 def test_each_says_what_must_leave_the_client() -> None:
-    assert [name for name, index in INDICES.items() if index.needs_labels] == ["hellinger", "jensen_shannon", "earth_mover"]
+    assert [name for name, index in INDICES.items() if index.leaves == "label counts"] == ["hellinger", "jensen_shannon", "earth_mover"]
     assert INDICES["pni"].leaves == "errors"
     assert INDICES["gradient_coherence"].leaves == "gradients"

@@ -24,7 +24,7 @@ from grouping.made_probes import made, proportions_alone
 def test_ward_cuts_its_tree_as_scipy_does(n: int) -> None:
     points = np.random.default_rng(n).normal(size=(n, 3))
     other = np.random.default_rng(n + 1).normal(size=(n, 3))
-    own, tree = WardTree.of(points, n // 2), hierarchy.linkage(points, "ward")
+    own, tree = WardTree.from_points(points, n // 2), hierarchy.linkage(points, "ward")
     for k, (labels, explained) in enumerate(zip(own.labels(), own.explained(points, other), strict=True), start=2):
         expected = hierarchy.fcluster(tree, k, "maxclust")
         means = np.stack([points[labels == g].mean(axis=0) for g in range(k)])

@@ -82,7 +82,9 @@ def blobs(n: int, apart: float) -> Array:
 
 
 def test_distinct_groups_recur_among_other_clients_and_cuts_of_a_cloud_do_not() -> None:
-    plain, cloud = (compute_recurrence(p, WardTree.of(p, 6).labels(), np.random.default_rng(1)) for p in (blobs(45, 12), blobs(45, 0)))
+    plain, cloud = (
+        compute_recurrence(p, WardTree.from_points(p, 6).labels(), np.random.default_rng(1)) for p in (blobs(45, 12), blobs(45, 0))
+    )
     assert plain[1] > 0.99
     assert plain[3] < 0.75
     assert (cloud[1:] < 0.75).all()  # in three dimensions even a cloud may be cut in two the same way

@@ -95,7 +95,7 @@ def test_a_client_with_too_few_samples_is_left_out_and_named() -> None:
     made = federation(even(8))
     parts = [made.train[i] for i in range(8)]
     parts[3] = parts[3][:3]
-    found = look(made.with_(train=type(made.train).of(parts)))
+    found = look(made.replace(train=type(made.train).from_lists(parts)))
     assert found.left_out == ("client-3",)
     assert len(found.ids) == 7
 
@@ -110,7 +110,7 @@ def test_nothing_to_compare() -> None:
 def test_few_clients_and_equal_ones_are_answered() -> None:
     assert np.isnan(look(federation(even(3))).groups.p)
     made = federation(even(8))
-    copies = made.with_(train=type(made.train).of([made.train[0]] * 8))
+    copies = made.replace(train=type(made.train).from_lists([made.train[0]] * 8))
     found = look(copies)
     assert [a.question for a in write_answers(found)]
     assert found.groups.p > 0.05
@@ -118,7 +118,7 @@ def test_few_clients_and_equal_ones_are_answered() -> None:
 
 def test_it_is_a_script_that_any_engine_carries_out() -> None:
     made = federation(even(8), groups=np.arange(8) % 2, moved=True)
-    world = World.of(made, "mclr")
+    world = World.from_spec(made, "mclr")
     ctx = world.problem.context(Plan(), 0, 0)
     plan = InspectPlan(references=19, validation=False, pilot=PilotPlan(rounds=1, randoms=2))
     script = run_inspection(world.model.initial(0), made.classes, ("made up", "mclr"), ctx, plan)
@@ -185,26 +185,29 @@ def test_sketches_that_have_no_meaning_are_refused(said: dict[str, float]) -> No
 
 
 @pytest.mark.parametrize(
-    ("plan", "total"), [(InspectPlan(pilot=PilotPlan(rounds=1, randoms=2)), 52), (InspectPlan(labels=False, pilot=None), 3)]
+    ("plan", "parts"),
+    [
+        (InspectPlan(pilot=PilotPlan(rounds=1, randoms=2)), [20, 1, 99, 31]),  # two halves of ten classes
+        (InspectPlan(labels=False, references=19, pilot=None), [2, 1, 19]),
+    ],
 )
-def test_progress_is_told_to_the_last_question(plan: InspectPlan, total: int) -> None:
+def test_every_question_and_every_draw_of_the_reference_is_a_step(plan: InspectPlan, parts: list[int]) -> None:
     heard: list[tuple[int, int, str]] = []
-    inspect_data("digits/rotated(clients=8,groups=2)", plan=plan, watch=lambda *told: heard.append(told))
-    assert [done for done, _, _ in heard] == list(range(1, total + 1))
-    assert {of for _, of, _ in heard} == {total}
-    pilot = ["testing the groups"] * (total - heard.index(next(told for told in heard if told[2] == "looking for groups")) - 1)
-    assert [doing for _, _, doing in heard][-len(pilot) - 2 :] == ["asking for errors", "looking for groups", *pilot]
+    inspect_data("digits/rotated(clients=8,groups=2)", plan=plan, watch=lambda *step: heard.append(step))
+    names = ["asking for gradients", "asking for errors", "looking for groups", "testing the groups"]
+    steps = [(done, total, name) for total, name in zip(parts, names, strict=False) for done in range(1, total + 1)]
+    assert [step for step in heard if step[0]] == steps
+    assert (0, plan.references, "looking for groups") in heard  # before the first draw, which may take long
 
 
-def test_of_many_clients_a_sample_is_asked_and_that_is_said() -> None:
-    plan = InspectPlan(most=9, references=19, pilot=None)
-    found = inspect_data("digits/rotated(clients=16,groups=4)", plan=plan, watch=lambda *told: None)
-    everybody = inspect_data("digits/rotated(clients=16,groups=4)", plan=replace(plan, most=16), watch=lambda *told: None)
+def test_of_many_clients_a_sample_is_asked_and_that_is_reported() -> None:
+    plan, made = InspectPlan(most=9, references=19, pilot=None), federation(even(16))
+    found, whole = look(made, plan), look(made, replace(plan, most=16))
     assert len(found.ids) == 9
-    assert set(found.ids) < set(everybody.ids)
+    assert set(found.ids) < set(whole.ids)
     assert found.similarity.shape == (9, 9)
     assert found.sampled == "9 of 16 clients were asked, drawn at random."
-    assert everybody.sampled == ""
-    assert found.indices["gini"] == everybody.indices["gini"]  # sizes are known of everybody
+    assert whole.sampled == ""
+    assert found.indices["gini"] == whole.indices["gini"]  # sizes are known of all clients
     with pytest.raises(UserError, match="most=1"):
         InspectPlan(most=1)

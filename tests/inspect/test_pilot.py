@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from coterie.inspect.pilot import Pilot
+from coterie.core.asks import Share
+from coterie.inspect.pilot import EvaluationFold, Pilot
 
 
 def test_the_pilot_adds_up() -> None:
@@ -18,3 +19,9 @@ def test_the_pilot_adds_up() -> None:
     assert Pilot(np.arange(4), np.full(4, 10), grouped, one, random, "").verdict == "hurt"
     lucky = Pilot(np.arange(4), np.full(4, 10), one, grouped, np.stack([grouped] * 19), "")
     assert (lucky.p_random, lucky.verdict) == (1.0, "not shown")
+
+
+def test_no_half_is_judged_on_what_it_was_trained_on() -> None:
+    folds = EvaluationFold.on(validation=False)
+    assert [(fold.trained_on, fold.judged_on) for fold in folds] == [(Share(half=0), Share(half=1)), (Share(half=1), Share(half=0))]
+    assert EvaluationFold.on(validation=True) == (EvaluationFold("validation"),)

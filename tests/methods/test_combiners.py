@@ -77,7 +77,7 @@ def test_many_clients_side_by_side_have_the_bits_of_each(k: int, classes: int, s
 
 def test_one_expert_is_itself_under_every_combiner() -> None:
     one = OUTPUTS[:1]
-    gate = AccuracyGate.of(np.array([[3, 0]]), np.array([[4, 9]]))
+    gate = AccuracyGate.from_counts(np.array([[3, 0]]), np.array([[4, 9]]))
     for combiner in (Online(), Mean(), MostConfident(), gate, OwnExpert(np.array([0]))):
         np.testing.assert_allclose(combiner.combine(one, 0), one[0], rtol=1e-12)
 
@@ -90,7 +90,7 @@ def test_mean_and_most_confident_by_hand() -> None:
 
 def test_accuracy_gate_by_hand() -> None:
     # Expert 0: class 0 said 8 times, 7 right -> 8/10; class 1 never -> 1/2. Expert 1: 2 of 8 right -> 3/10; 4 of 4 right -> 5/6.
-    gate = AccuracyGate.of(np.array([[7, 0], [2, 4]]), np.array([[8, 0], [8, 4]]))
+    gate = AccuracyGate.from_counts(np.array([[7, 0], [2, 4]]), np.array([[8, 0], [8, 4]]))
     expected = np.array([[8 / 11, 0.5 / (0.5 + 5 / 6)], [3 / 11, (5 / 6) / (0.5 + 5 / 6)]])
     np.testing.assert_allclose(gate.weights, expected, rtol=1e-12)
     np.testing.assert_allclose(
@@ -101,7 +101,7 @@ def test_accuracy_gate_by_hand() -> None:
 def test_the_gate_follows_accuracy_where_the_layer_follows_confidence() -> None:
     # Expert 0 is sure and wrong, expert 1 unsure and right (class 1).
     outputs = np.tile([[[0.9, 0.1]], [[0.35, 0.65]]], (1, 20, 1))
-    gate = AccuracyGate.of(np.array([[0, 0], [0, 20]]), np.array([[20, 0], [0, 20]]))
+    gate = AccuracyGate.from_counts(np.array([[0, 0], [0, 20]]), np.array([[20, 0], [0, 20]]))
     assert set(Online().combine(outputs, 0).argmax(1)) == {0}
     assert set(gate.combine(outputs, 0).argmax(1)) == {1}
 

@@ -23,6 +23,7 @@ EXAMPLES = {
     ),
     "fedavg": ("fedavg", "fedavg(weighting=uniform)"),
     "local": ("local", "local(until=epochs,epochs=3)", "local(until=validation)"),
+    "guard": ("guard", "guard(rule=median,least=1)"),
     "restarts": ("restarts", "restarts(starts=2,trial=2)"),
     "server": ("server", "server(optimizer=adam,lr=0.1)"),
     "fedex": (
@@ -41,15 +42,16 @@ EXAMPLES = {
         "flhc(warmup=0,groups=auto)",
     ),
 }
-# Wrappers that move the models after the method has mixed them, or choose among several.
-NOT_THE_AGGREGATE = ("server", "restarts")
+# Those whose models are not what the matrix gives: moved after they were mixed, one of several, or of a rule such as a median.
+NOT_THE_AGGREGATE = {"server", "restarts", "guard(rule=median,least=1)"}
 
 
 def subjects() -> dict[str, Checked]:
-    found = {spec: Checked(partial(build, spec)) for name in methods for spec in EXAMPLES.get(name, (name,))}
-    for name in wrappers:
-        for spec in EXAMPLES.get(name, (name,)):
-            found[f"fedavg+{spec}"] = Checked(partial(build, f"fedavg+{spec}"), aggregate_is_final=name not in NOT_THE_AGGREGATE)
+    found: dict[str, Checked] = {}
+    for name in (*methods, *wrappers):
+        for example in EXAMPLES.get(name, (name,)):
+            spec = example if name in methods else f"fedavg+{example}"
+            found[spec] = Checked(partial(build, spec), aggregate_is_final=not {name, example} & NOT_THE_AGGREGATE)
     return found
 
 

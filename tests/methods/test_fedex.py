@@ -209,7 +209,7 @@ def test_clients_count_for_the_gate_only_where_the_gate_answers(combiner: Any) -
 
 
 def test_a_gate_needs_validation_parts_or_must_be_told_to_do_without() -> None:
-    world = World.of(worlds.make_federation().with_(validation=None), "mclr")
+    world = World.from_spec(worlds.make_federation().replace(validation=None), "mclr")
     with pytest.raises(UserError) as refused:
         play(FedEx(groups=2, combiner="gate"), world=world)
     sentence = str(refused.value)

@@ -31,7 +31,7 @@ TWO = FedGroup(groups=2, eta_g=0.0)
 
 
 def context(round_: int, reachable: tuple[int, ...] = (0, 1, 2, 3), true: tuple[int, ...] | None = None, **plan: Any) -> Context:
-    roster = Roster.of([f"c{i}" for i in range(5)], np.array(SIZES))
+    roster = Roster.from_sizes([f"c{i}" for i in range(5)], np.array(SIZES))
     roster = replace(roster, reachable=np.isin(np.arange(5), reachable))
     truth = None if true is None else np.array(true)
     return Context(roster, LAYOUT, Plan(local=Local(epochs=3), **plan), 0, round_, truth=truth)
@@ -277,7 +277,7 @@ def test_serving() -> None:
 def test_the_number_of_groups_can_be_found() -> None:
     angles = np.deg2rad([0, 2, 4, 120, 122, 124, 240, 242, 244])
     updates = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    roster = Roster.of([f"c{i}" for i in range(9)], np.ones(9, dtype=np.int64))
+    roster = Roster.from_sizes([f"c{i}" for i in range(9)], np.ones(9, dtype=np.int64))
     engine = FakeEngine(lambda ask, client: {"vectors": W0 + updates[client], "sizes": 1, "steps": 1})
     ctx = Context(roster, LAYOUT, Plan(), 0, 0)
     state = run_generator(FedGroup(groups="auto", choice="silhouette").start(lambda i=0: W0, ctx), worlds.make_world(), engine=engine)

@@ -32,7 +32,7 @@ Answers = dict[int, tuple[float, float]]
 
 
 def context(round_: int, reachable: tuple[int, ...] = (0, 1, 2, 3), true: tuple[int, ...] | None = None, **plan: Any) -> Context:
-    roster = Roster.of([f"c{i}" for i in range(5)], np.array(SIZES))
+    roster = Roster.from_sizes([f"c{i}" for i in range(5)], np.array(SIZES))
     roster = replace(roster, reachable=np.isin(np.arange(5), reachable))
     truth = None if true is None else np.array(true)
     return Context(roster, LAYOUT, Plan(local=Local(epochs=3), **plan), 0, round_, truth=truth)

@@ -28,7 +28,7 @@ B_TURNED = [0.0, -5, -5, 0, 2, 1, 0]
 
 
 def context(round_: int, clients: int) -> Context:
-    return Context(Roster.of([f"c{i}" for i in range(clients)], np.ones(clients, dtype=np.int64)), LAYOUT, Plan(), 0, round_)
+    return Context(Roster.from_sizes([f"c{i}" for i in range(clients)], np.ones(clients, dtype=np.int64)), LAYOUT, Plan(), 0, round_)
 
 
 def round_of(method: FeSEM, state: FeSEMState, answers: list[list[float]], round_: int = 2) -> FeSEMState:

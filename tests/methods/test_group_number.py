@@ -27,7 +27,7 @@ def _few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def chosen(made: Federation, most: int = 6, seed: int = 0, engine: AlteredEngine | None = None) -> Choice:
-    world = World.of(made, "mclr")
+    world = World.from_spec(made, "mclr")
     ctx = world.problem.context(Plan(), seed, 0)
     return run_script(
         choose_from_structure(world.model.initial(seed)()[None, :], ctx, most), engine or AlteredEngine(pass_unchanged, world), seed=seed
@@ -56,7 +56,7 @@ def test_no_more_groups_are_claimed_than_may_be() -> None:
 
 def test_every_client_is_asked_once_for_each_half_and_class() -> None:
     made = federation(even(8), groups=np.arange(8) % 2, moved=True)
-    engine = AlteredEngine(pass_unchanged, World.of(made, "mclr"))
+    engine = AlteredEngine(pass_unchanged, World.from_spec(made, "mclr"))
     chosen(made, engine=engine)
     shares = [(s.ask.share.half, s.ask.share.label) for s in engine.asked if isinstance(s.ask, Gradient) and s.ask.share is not None]
     assert sorted(shares) == [(half, label) for half in (0, 1) for label in range(CLASSES)]
@@ -66,7 +66,7 @@ def test_every_client_is_asked_once_for_each_half_and_class() -> None:
 def test_only_a_sample_of_a_large_federation_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asked, "MAX_TESTED", 10)
     made = federation(even(24), groups=GROUPS, moved=True)
-    engine = AlteredEngine(pass_unchanged, World.of(made, "mclr"))
+    engine = AlteredEngine(pass_unchanged, World.from_spec(made, "mclr"))
     chosen(made, engine=engine)
     asked_: set[tuple[Any, ...]] = {tuple(s.ask.clients) for s in engine.asked if isinstance(s.ask, Gradient)}
     (clients,) = asked_
@@ -76,7 +76,7 @@ def test_only_a_sample_of_a_large_federation_is_asked(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("gone", [np.arange(24), np.arange(1, 24)])
 def test_where_fewer_than_two_answer_nothing_is_claimed(gone: Any) -> None:
     made = federation(even(24), groups=GROUPS, moved=True)
-    found = chosen(made, engine=AlteredEngine(drop_replies(gone, (0,)), World.of(made, "mclr")))
+    found = chosen(made, engine=AlteredEngine(drop_replies(gone, (0,)), World.from_spec(made, "mclr")))
     assert found.k == 1
     assert found.p is not None
     assert np.isnan(found.p)

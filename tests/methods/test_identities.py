@@ -115,8 +115,8 @@ def test_local_only_until_participation_is_fedavg_with_one_client() -> None:
 def test_local_only_without_validation_samples_serves_its_latest_model() -> None:
     federation = worlds.make_federation()
     assert federation.validation is not None
-    parts = type(federation.train).of([part[:0] if i == 0 else part for i, part in enumerate(federation.validation)])
-    world = World.of(federation.with_(validation=parts), "mclr")
+    parts = type(federation.train).from_lists([part[:0] if i == 0 else part for i, part in enumerate(federation.validation)])
+    world = World.from_spec(federation.replace(validation=parts), "mclr")
     state = play(build("local(until=validation,patience=1)"), world=world, rounds=4).states[-1]
     first = np.array([0])
     assert state.best.of(first).tobytes() == state.models.of(first).tobytes()  # type: ignore[attr-defined]
@@ -125,7 +125,7 @@ def test_local_only_without_validation_samples_serves_its_latest_model() -> None
 
 def test_fedprox_falls_behind_fedavg_on_iid_data() -> None:
     """The FedSim paper's Table 4: -20.92 points on synthetic(iid) over 100 rounds; over 30 rounds we ask for 12 to 28."""
-    world = World.of(load("synthetic(iid)"), "mclr")
+    world = World.from_spec(load("synthetic(iid)"), "mclr")
     plan = Plan(rounds=30, cohort=10, local=Local(epochs=20, batch_size=10, lr=0.01))
     lanes = make_lanes([("fedavg", build("fedavg")), ("fedprox", build("fedprox(mu=1)"))], (0, 1), world.problem, plan)
     accuracy: dict[tuple[str, int], list[float]] = {}

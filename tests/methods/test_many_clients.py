@@ -10,7 +10,6 @@ import coterie as ct
 DATA = "digits/rotated(clients=24,groups=2)"
 SWITCHES = (
     "grouping.clustering",
-    "grouping.bipartition",
     "grouping.neighbours",
     "grouping.kmeans",
     "methods.cfl",

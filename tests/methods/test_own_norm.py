@@ -83,7 +83,7 @@ def test_who_has_not_trained_is_served_the_initial_norms() -> None:
 
 
 def test_methods_that_try_several_models_on_a_client_are_refused() -> None:
-    with pytest.raises(UserError, match=r"tries several models on a client .* omit fedbn"):
+    with pytest.raises(UserError, match=r"evaluates several models on a client .* omit fedbn"):
         play(build("ifca(groups=2)+fedbn"), world=WORLD, plan=EVERYBODY, rounds=1)
 
 

@@ -38,7 +38,7 @@ def test_features_stand_side_by_side() -> None:
 def test_a_federation_of_pairs_trains_it() -> None:
     plain = images()
     rows = np.hstack([np.random.default_rng(0).random((len(plain.x), 6), dtype=np.float32), plain.x.reshape(len(plain.x), -1)])
-    world = World.of(plain.with_(x=rows, provenance={INPUTS: BAG.to_dict()}), "fusion(4,image=efficientnet_lite0)")
+    world = World.from_spec(plain.replace(x=rows, provenance={INPUTS: BAG.to_dict()}), "fusion(4,image=efficientnet_lite0)")
     start = world.model.initial(0)()
     with LoopEngine(world, threads=1) as engine:
         [found] = engine.run([StampedAsk(Train(np.arange(2), start, Local(batch_size=2, lr=0.01)), seed=0, round_=1)])

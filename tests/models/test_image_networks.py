@@ -87,8 +87,8 @@ def images(clients: int = 2, each: int = 2, side: int = 8) -> Federation:
         y=rng.integers(3, size=clients * n),
         classes=("a", "b", "c"),
         ids=tuple(f"site-{k}" for k in range(clients)),
-        train=Parts.of([train for train, _ in parts]),
-        test=Parts.of([test for _, test in parts]),
+        train=Parts.from_lists([train for train, _ in parts]),
+        test=Parts.from_lists([test for _, test in parts]),
     )
 
 

@@ -42,7 +42,7 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def world_of(folder: Path, settings: str) -> World:
-    return World.of(spoken_federation(blocks(folder), SIZES), f"lm({folder},{settings})")
+    return World.from_spec(spoken_federation(blocks(folder), SIZES), f"lm({folder},{settings})")
 
 
 def asked(engine: Any, ask: Any) -> Any:
@@ -262,12 +262,12 @@ def test_models_that_do_not_fit_the_blocks(folder: Path, tmp_path: Path) -> None
     with pytest.raises(
         UserError, match=r"gives outputs of shape \(2, 1\) for 2 samples, and a sample of 'spoken' is a block of 7 tokens: use lm"
     ):
-        check_fit(World.of(federation, "lstm(4,vocabulary=20)"), None)
+        check_fit(World.from_spec(federation, "lstm(4,vocabulary=20)"), None)
     with pytest.raises(UserError, match="gives log-likelihoods above 0"):
-        check_fit(World.of(federation, "own", make=lambda *_: Positive()), None)
-    high = federation.with_(x=federation.x + 30)
+        check_fit(World.from_spec(federation, "own", make=lambda *_: Positive()), None)
+    high = federation.replace(x=federation.x + 30)
     with pytest.raises(UserError, match=r"cannot take samples of shape \(7,\)"):
-        check_fit(World.of(high, f"lm({folder})"), None)
+        check_fit(World.from_spec(high, f"lm({folder})"), None)
     save_lm(tmp_path, tokenizer=False)
     with pytest.raises(UserError, match=r"holds no tokenizer \(tokenizer.json"):
         blocks(tmp_path)

@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def world_of(folder: Path, settings: str) -> World:
     tokens = tokenise_texts(sentences(40), str(folder), LENGTH)
-    return World.of(texts_federation(tokens, SIZES), f"text({folder},{settings})")
+    return World.from_spec(texts_federation(tokens, SIZES), f"text({folder},{settings})")
 
 
 def asked(engine: Any, ask: Any) -> Any:

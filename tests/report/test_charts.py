@@ -17,7 +17,7 @@ from coterie.analysis.findings import compute_findings
 from coterie.analysis.groups import co_membership_from_labels, order_by_similarity, read_aggregation_weights
 from coterie.analysis.record_reader import read_records
 from coterie.report.charts.accuracy import draw_time_curves
-from coterie.report.charts.clients import draw_client_map
+from coterie.report.charts.clients import draw_client_gains, draw_client_map, draw_decomposition, draw_stages, spread_points
 from coterie.report.charts.elements import apply_ramp, colour_groups, encode_data_url, shrink
 from coterie.report.charts.groups import draw_co_membership, draw_groups, match_labels
 from coterie.report.federation_tables import build_cost_table
@@ -112,8 +112,8 @@ def test_methods_are_called_short_unless_that_is_ambiguous_and_controls_wear_the
         "Training alone",
         "FedSim",
         "FedSim, random groups",
-        "fedprox(mu=1)",
-        "fedprox(mu=2)",
+        "FedProx(mu=1)",
+        "FedProx(mu=2)",
         "their.own:method",
     ]
     assert (styles["fedavg"].colour, styles["local"].colour) == (GREY, OLIVE)
@@ -215,3 +215,62 @@ def test_the_report_draws_and_tables_time_where_there_is_any() -> None:
     untimed = FederationView(compute_findings(replace(records, clock=None)))
     assert draw_time_curves(untimed) == []
     assert "time" not in build_cost_table(untimed).frame.columns
+
+
+BASE = [0.600 + 0.001 * i for i in range(6)]
+GROUP, RANDOM, TUNED = "fedgroup(groups=2)", "fedgroup(groups=2,assign=random)", "fedavg+finetune(epochs=5)"
+
+
+def above(gain: float, jitter: float = 0.001) -> list[float]:
+    """The baseline plus a gain that differs a little from seed to seed."""
+    return [level + gain + jitter * (i - 2.5) for i, level in enumerate(BASE)]
+
+
+def read_rows(figure: Figure) -> list[dict[str, Any]]:
+    """All rows of a chart's data."""
+    return [row for table in figure.spec(width=600)["datasets"].values() for row in table]
+
+
+@pytest.mark.parametrize(("random", "groups"), [(0.02, (8.0, 10.0)), (-0.03, (0.0, -3.0))])
+def test_the_parts_of_a_gain_are_stacked_from_zero_similarity_first(random: float, groups: tuple[float, float]) -> None:
+    """A gain of 10 points: where random groups gain 2, similarity is 0 to 8 and groups 8 to 10; where they lose 3, 0 to 13 and 0 to -3."""
+    (figure,) = draw_decomposition(view({"fedavg": BASE, GROUP: above(0.1), RANDOM: above(random, 0.002)}))
+    parts = {row["part"]: (row["from"], row["to"]) for row in read_rows(figure) if "part" in row}
+    assert parts == {"similarity": (0.0, pytest.approx(10 - 100 * random)), "having groups": pytest.approx(groups)}
+    (end,) = [row for row in read_rows(figure) if "total" in row]
+    assert end["total"] == pytest.approx(10)
+    assert end["low"] < 10 - 100 * random < end["high"]
+
+
+def test_clients_are_bars_with_names_up_to_forty_and_points_above() -> None:
+    few = view({"fedavg": BASE, GROUP: above(0.1)}, losses={GROUP: 0.3})
+    (figure,) = draw_client_gains(few)
+    rows = read_rows(figure)
+    assert [row["client"] for row in rows if "client" in row][-1] == "client 0"  # the one that loses is last
+    assert {row["client"]: row["lost"] for row in rows if "client" in row}["client 0"] == "clearly worse off"
+    assert {row["gain"] for row in rows if row.get("client") == "client 0"} == {-20.0}
+    assert "Triangles: clearly worse off" in figure.note
+    assert "Lines are 95 % intervals over seeds" in figure.note
+    (figure,) = draw_client_gains(view({"fedavg": BASE, GROUP: above(0.1)}, clients=41))
+    places = [row["place"] for row in read_rows(figure) if "place" in row]
+    assert len(places) == 41
+    assert max(map(abs, places)) <= 0.42
+    assert "Triangles" not in figure.note  # none is clearly worse off
+
+
+def test_points_of_like_values_are_kept_apart() -> None:
+    offsets = spread_points(np.array([0.0, 5.0, 5.0, 5.0, 10.0]))
+    assert offsets[0] == offsets[4] == offsets[2] == 0
+    assert offsets[1] == -offsets[3] != 0
+    assert np.abs(spread_points(np.zeros(300))).max() == pytest.approx(0.42)
+
+
+def test_both_stages_are_drawn_where_the_study_has_both() -> None:
+    (figure,) = draw_stages(view({"fedavg": BASE, TUNED: above(0.04), GROUP: above(0.1)}))
+    rows = read_rows(figure)
+    assert [(row["method"], row["stage"], row["accuracy"]) for row in rows] == [
+        ("FedAvg", "as served", 60.25),
+        ("FedAvg", "after 5 local epochs", 64.25),
+    ]
+    assert rows[0]["added"].startswith("+4.0 (")
+    assert draw_stages(view({"fedavg": BASE, GROUP: above(0.1)})) == []

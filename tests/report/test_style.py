@@ -8,14 +8,17 @@ import pytest
 from analysis.made_records import AVG, by_hand, flat
 from coterie.analysis.findings import compute_findings
 from coterie.report.style import (
+    GREY,
     GROUPS,
     METHODS,
     MUTED,
+    OKABE_ITO,
     UNASSIGNED,
     assign_styles,
     parse_rgb,
     pick_distinct_colours,
     pick_group_colours,
+    pick_method_colours,
     to_oklab,
 )
 
@@ -53,3 +56,14 @@ def test_every_line_of_the_curves_has_its_own_colour() -> None:
     drawn = list(assign_styles(compute_findings(records)).values())
     assert len({style.colour for style in drawn}) == len(drawn)
     assert len({style.name for style in drawn}) == len(drawn)
+
+
+def test_a_method_has_one_colour_whatever_it_is_shown_beside() -> None:
+    alone = pick_method_colours(["FeSEM"])["FeSEM"]
+    beside = pick_method_colours(["FedAvg", "their.own:Method", "FedSim(clusters=2)", "FeSEM", "FeSEM, fine-tuned", "Training alone"])
+    assert beside["FeSEM"] == alone == OKABE_ITO["orange"]
+    assert beside["FedSim(clusters=2)"] == pick_method_colours(["FedSim(clusters=4)"])["FedSim(clusters=4)"]
+    assert beside["FedAvg"] == GREY
+    assert len(set(beside.values())) == len(beside)
+    records = by_hand({label: flat(50) for label in (AVG, "ifca(groups=2)", "fesem(groups=2)")})
+    assert assign_styles(compute_findings(records))["fesem(groups=2)"].colour == alone

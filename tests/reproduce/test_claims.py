@@ -159,7 +159,7 @@ def test_controls_are_corrected_apart_and_do_not_count() -> None:
     controls = [why.model_copy(update={"two": two, "sign": sign}) for two, sign in (("c", "+"), ("b", "+"), ("b", "-"))]
     found = ruling([claim, *controls], part)
     assert found.sentence == "1 replicates"
-    assert [control.outcome for control in found.controls] == ["inconclusive", "shown", "the opposite is shown"]
+    assert [control.outcome for control in found.controls] == ["inconclusive", "significant", "opposite significant"]
     assert found.claims[0].p == pytest.approx(2 * stats.t.sf(2 / ERROR, 9))
 
 
@@ -200,7 +200,7 @@ def test_the_verdict_is_counted() -> None:
     assert found.sentence == "2 replicate, 1 contradicted, 1 inconclusive; 1 not run (no data)"
     assert found.counts == {"replicates": 2, "holds in our variant": 0, "contradicted": 1, "inconclusive": 1, "not run": 1}
     assert ruling([away], parts).sentence == "1 not run (there are no scores of it)"
-    assert ruling([up, down], parts, variant="other data").sentence == "1 holds in our variant, 1 contradicted"
+    assert ruling([up, down], parts, variant="other data").sentence == "1 holds in our variant, 1 opposite in our variant"
 
 
 def test_seeds_are_paired_by_number() -> None:

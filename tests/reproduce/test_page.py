@@ -1,13 +1,15 @@
 """What a page says of how it was done: who took part, what was not run, which curves are missing, digits that show an interval."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from coterie.reproduce.claims import ClaimResult, StudyVerdict, explain_variant
-from coterie.reproduce.page import describe_curves, describe_scores, describe_settings, make_claim_cells
+from coterie.reproduce.page import describe_curves, describe_scores, make_claim_cells, make_part_cells, render_parts, render_scores
 from coterie.reproduce.rejudge import ReproductionResult
+from coterie.reproduce.result_files import PartRecord, Provenance, StudyRecord
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.study_files import Claim, StudyPart
 from coterie.reproduce.values import PartValues
@@ -33,31 +35,62 @@ def scored(row: str = "fedavg") -> PartValues:
 @pytest.mark.parametrize(
     ("study", "who"),
     [
-        ({}, "all clients a round,"),
-        ({"cohort": 4}, "4 clients a round,"),
-        ({"selection": "windows", "window": 0.3}, "30 % of the clients a round (by windows),"),
-        ({"selection": "windows", "cohort": 4}, "4 clients a round (by windows),"),
+        ({}, "all"),
+        ({"cohort": 4}, "4"),
+        ({"selection": "windows", "window": 0.3}, "30 % (by windows)"),
+        ({"selection": "windows", "cohort": 4}, "4 (by windows)"),
     ],
 )
 def test_who_takes_part(study: dict[str, Any], who: str) -> None:
     outcome, run = told(StudyPart(name="p"), scored(), **study)
-    assert f", 20 rounds, {who} " in describe_settings(outcome.study, run, outcome.values["p"])
+    cells = make_part_cells(outcome.study, run, outcome.values["p"])
+    assert (cells["rounds"], cells["clients a round"]) == ("20", who)
 
 
-@pytest.mark.parametrize(("every", "often"), [(1, "round,"), (2, "2 rounds,"), (3, "3 rounds (7 in all: the last ten are these),")])
+@pytest.mark.parametrize(("every", "often"), [(1, "round"), (2, "2 rounds"), (3, "3 rounds (7 in all: last 10 averages these)")])
 def test_how_often_it_is_evaluated(every: int, often: str) -> None:
     outcome, run = told(StudyPart(name="p"), scored(), evaluate_every=every)
-    assert f", evaluated every {often} " in describe_settings(outcome.study, run, outcome.values["p"])
+    assert make_part_cells(outcome.study, run, outcome.values["p"])["evaluated every"] == often
 
 
 def test_a_measurement_that_was_not_run_is_said_to_be_not_run() -> None:
-    outcome, run = told(StudyPart(name="p", measure="pni"), PartValues(), why_not="written down, not yet run")
-    assert describe_settings(outcome.study, run, outcome.values["p"]).endswith(
-        "measured (pni), 10 seeds on one data set. Not run: written down, not yet run."
-    )
+    outcome, run = told(StudyPart(name="p", measure="pni"), PartValues(), why_not="declared, no scores")
+    cells = make_part_cells(outcome.study, run, outcome.values["p"])
+    assert (cells["measured"], cells["seeds"]) == ("pni", "10")
+    assert cells["differs from the paper"] == "not run: declared, no scores"
     assert describe_scores(outcome) == ""  # nothing was trained: there are no accuracies
-    assert describe_scores(told(StudyPart(name="p"), scored())[0]).endswith("differences in points, on every client's own test part.")
+    assert describe_scores(told(StudyPart(name="p"), scored())[0]).startswith("% accuracy on every client's own test part")
     assert "nat" in describe_scores(told(StudyPart(name="p"), scored(), model="lm(folder)")[0])  # texts have no accuracy
+
+
+def test_what_all_parts_share_stands_once_above_their_table() -> None:
+    parts = [StudyPart(name="p", variant="", change={"local.lr": 0.1}), StudyPart(name="q", variant="small|er", change={"local.lr": 0.5})]
+    made = made_study(STUDY, parts, [CLAIM])
+    runs = [PartRun(part, settings=made.get_settings(part).settings) for part in parts]
+    outcome = ReproductionResult(made, runs, {"p": scored(), "q": scored()}, StudyVerdict(()))
+    (shared, header, _, *rows, reason) = render_parts(outcome, StudyRecord("", "", {"p": PartRecord(20, made=Provenance("c" * 40))}))
+    assert shared.startswith("All parts: data `synthetic(0,0)`; model `mclr`; rounds 20;")
+    assert header == "| part | rate | differs from the paper | commit |"
+    assert rows == ["| p | 0.1 | as printed | `cccccccccccc` |", "| q | 0.5 | a | not recorded |"]
+    assert reason == "\n- a: small\\|er."
+
+
+def test_fewer_rounds_and_seeds_than_declared_are_counted() -> None:
+    outcome, run = told(StudyPart(name="p"), scored())
+    assert run.settings is not None
+    short = replace(run, settings=replace(run.settings, plan=replace(run.settings.plan, rounds=5)))
+    cells = make_part_cells(outcome.study, short, outcome.values["p"])
+    assert (cells["rounds"], cells["seeds"]) == ("5 of 20", "1 of 10")
+
+
+def test_scores_are_those_that_claims_and_the_paper_are_about() -> None:
+    values = scored()
+    for score in ("last10", "mean", "macro"):
+        values.add("fedavg", score, 0, 40.0)
+    values.add("fedavg | global", "final", 0, 30.0)
+    lines = list(render_scores(told(StudyPart(name="p"), values)[0]))
+    assert lines[1] == "| part | method | final | mean |"  # CLAIM is about the mean
+    assert lines[3:] == ["| p | `fedavg` | 50.0 | 40.0 |"]
 
 
 def test_parts_without_curves_are_named() -> None:
@@ -67,20 +100,17 @@ def test_parts_without_curves_are_named() -> None:
     made = made_study(STUDY, parts, [CLAIM])
     runs = [PartRun(part, settings=made.get_settings(part).settings) for part in parts]
     assert describe_curves(ReproductionResult(made, runs, {"p": kept, "q": lost, "r": scored()}, StudyVerdict(()))).endswith(
-        " Of q and r no curves were kept."
+        " No curves: q, r."
     )
-    assert describe_curves(ReproductionResult(made, runs, {"p": lost, "q": lost, "r": lost}, StudyVerdict(()))) == "; curves were not kept."
 
 
 def test_curves_of_something_else_than_the_claims_are_said_to_be_so() -> None:
     about = Claim(says="it", part="p", one="fedex | online", two="fedavg | global")
     values = scored()
     values.means["fedavg"] = (np.array([1, 20]), np.array([40.0, 50.0]))
-    assert "whose curves were not kept: the figure has those of clients' own test parts." in describe_curves(
-        told(StudyPart(name="p"), values, about)[0]
-    )
+    assert "the curves are of clients' own test parts" in describe_curves(told(StudyPart(name="p"), values, about)[0])
     values.means["fedavg | global"] = values.means["fedavg"]
-    assert "whose curves" not in describe_curves(told(StudyPart(name="p"), values, about)[0])
+    assert "own test parts" not in describe_curves(told(StudyPart(name="p"), values, about)[0])
 
 
 def test_a_reason_that_several_parts_share_is_said_once() -> None:

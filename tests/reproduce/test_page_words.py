@@ -2,16 +2,15 @@
 
 import re
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from coterie.reproduce.claims import judge_claims
 from coterie.reproduce.figures import draw_figures
-from coterie.reproduce.page import OWN_WORDS, PAPER_WORDS, render_page
+from coterie.reproduce.page import render_page
 from coterie.reproduce.rejudge import ReproductionResult
 from coterie.reproduce.run import PartRun
-from coterie.reproduce.study_files import Claim, ClaimKind, StudyPart
+from coterie.reproduce.study_files import Claim, StudyPart
 from coterie.reproduce.values import PartValues
 from made_studies import made_study
 
@@ -34,15 +33,15 @@ def judged(paper: str) -> ReproductionResult:
 
 
 def page(paper: str) -> list[str]:
-    return "\n".join(render_page(judged(paper), [], "", has_csv=True)).splitlines()
+    return "\n".join(render_page(judged(paper), [], "", data="")).splitlines()
 
 
 def test_a_question_of_our_own_has_no_word_of_a_paper() -> None:
     lines = page("none: a question of our own")
     assert "A question of our own, by hand. Does it?" in lines
-    assert "| claim | claimed | found (95 % interval) | over | p | outcome |" in lines
-    assert "| control | claimed | found (95 % interval) | over | p | outcome |" in lines
-    assert "## all" in lines
+    assert "| claim | expected | found (95 % CI) | over | p | verdict |" in lines
+    assert "| control | expected | found (95 % CI) | over | p | verdict |" in lines
+    assert "## Protocol" in lines
     assert not [line for line in lines if re.search(r"\bpaper|\btheirs\b|replicates", line)]
 
 
@@ -53,20 +52,31 @@ def test_what_was_claimed_and_found_stays_in_its_table() -> None:
     assert row in ours
     assert len(ours) == len(papers)
     assert "Somebody (2026), by hand. Does it?" in papers
-    assert "## all: ours (theirs)" in papers
-    assert "| control | theirs | ours (95 % interval) | over | p | outcome |" in papers
+    assert "## The paper's protocol" in papers
+    assert "| control | paper | ours (95 % CI) | over | p | verdict |" in papers
 
 
-@pytest.mark.parametrize("kind", get_args(ClaimKind))
-def test_rules_name_a_paper_where_there_is_one(kind: ClaimKind) -> None:
-    assert "paper" not in OWN_WORDS.rule(kind)
-    assert ("paper" in PAPER_WORDS.rule(kind)) == (kind not in ("at_least", "at_most"))
-    assert "{" not in OWN_WORDS.rule(kind) + PAPER_WORDS.rule(kind)
+def test_an_exploratory_claim_has_a_dagger_and_keeps_its_key() -> None:
+    late = Claim(says="it (written down after the scores)", one="a", two="b")
+    assert (late.label, late.exploratory) == ("it †", True)
+    assert (CLAIMS[0].label, CLAIMS[0].exploratory) == (CLAIMS[0].says, False)
+
+
+def test_the_page_begins_with_its_plot() -> None:
+    lines = "\n".join(render_page(judged("Somebody (2026)"), ["t.svg", "t-curves.svg"], "", data="")).splitlines()
+    places = [
+        next(i for i, line in enumerate(lines) if text in line) for text in ("](t.svg)", "**Verdict", "| one beats two", "](t-curves.svg)")
+    ]
+    assert places == sorted(places)
+    assert places[0] < 6
 
 
 @pytest.mark.parametrize(("paper", "named"), [("none: ours", False), ("Somebody (2026)", True)])
 def test_the_figure_has_a_diamond_of_a_paper_only_where_there_is_one(paper: str, named: bool, tmp_path: Path) -> None:
-    (name,) = draw_figures(judged(paper), tmp_path)
-    drawn = (tmp_path / name).read_text()
+    claims, controls = (tmp_path / name for name in draw_figures(judged(paper), tmp_path))
+    assert (claims.name, controls.name) == ("t.svg", "t-controls.svg")
+    drawn = claims.read_text()
     assert "ours with 95 % interval" in drawn
+    assert "one beats two" in drawn
+    assert "one has fifty" not in drawn
     assert ("the paper" in drawn) == named

@@ -12,7 +12,7 @@ from coterie.evidence.reader import Evidence
 from coterie.evidence.verify import digest
 from coterie.reproduce import read_reproduction
 from coterie.reproduce.rejudge import ReproductionResult
-from coterie.reproduce.result_files import Provenance, collect_provenance, describe_provenance, format_ranges
+from coterie.reproduce.result_files import collect_provenance, format_ranges
 
 SMALL = Path(__file__).parent / "small.toml"
 
@@ -43,15 +43,6 @@ def test_a_parts_evidence_says_how_it_was_made(carried: tuple[ReproductionResult
     assert made["pni"].digest == ""  # a measurement leaves no evidence
 
 
-def test_in_words() -> None:
-    assert (
-        describe_provenance(Provenance(seeds="0-2", draws="0"))
-        == "Seeds 0-2, draws 0; commit, versions, device and digest were not kept with these scores"
-    )
-    told = describe_provenance(Provenance("c" * 40, "cuda", {"torch": "2"}, "d" * 64, "0-4", "0"))
-    assert told == "Seeds 0-4, draws 0; commit `cccccccccccc`; cuda; torch 2; digest `dddddddddddddddd`"
-
-
 def test_parts_run_apart_come_together(carried: tuple[ReproductionResult, Path], tmp_path: Path) -> None:
     """Two parts, then a third with the first two from what was kept: as all of them at once."""
     whole, out = carried
@@ -60,7 +51,7 @@ def test_parts_run_apart_come_together(carried: tuple[ReproductionResult, Path],
     first = CliRunner().invoke(app, [*common, *names])
     assert first.exit_code == 0, first.output
     page = (tmp_path / "small.md").read_text()
-    assert "Not run: written down, not yet run." in page  # a page is not read by who gave the command: what was not asked for is not news
+    assert "not run: declared, no scores" in page  # a page is not read by who gave the command: what was not asked for is not news
     assert "not asked for" not in page + (tmp_path / "small.json").read_text()
     second = CliRunner().invoke(app, [*common, "--part", "pni", "--part", "ternary", "--with", str(tmp_path / "small.csv"), "--json"])
     assert second.exit_code == 0, second.output
@@ -71,10 +62,10 @@ def test_parts_run_apart_come_together(carried: tuple[ReproductionResult, Path],
     assert kept["parts"]["pni"]["made"]["seeds"] == "0-5"
     assert kept["clients"].keys() == {claim.says for claim in whole.study.claims if claim.part in ("fixed", "redrawn")}
     page = (tmp_path / "small.md").read_text()
-    assert page.count("; digest `") == 2
-    assert "--part pni --part ternary`" in page
-    assert "; the other parts by `coterie reproduce " in page
-    assert f"{' '.join(names)}`, {kept['date']}, from the scores that were kept." in page
+    commit = kept["parts"]["fixed"]["made"]["commit"][:12] or "unknown"
+    assert page.count(f"commit `{commit}`") == 1 or page.count(f"| `{commit}` |") == 4
+    assert "--part" not in page  # what runs all of it is one command
+    assert kept["parts"]["fixed"]["command"].endswith(" ".join(names))
     assert "the paper's protocol" in page.lower()
 
 
@@ -105,7 +96,7 @@ def test_a_part_in_whose_place_another_stands_runs_only_by_name(tmp_path: Path) 
     without = CliRunner().invoke(app, [*common, "--page", str(tmp_path)])
     assert without.exit_code == 0, without.output
     assert not (tmp_path / "out" / "large").exists()
-    assert "not run: more than there was time for: 'fixed' was declared in its place" in (tmp_path / "large.md").read_text()
+    assert "not run: reduced to the part 'fixed'" in (tmp_path / "large.md").read_text()
     named = CliRunner().invoke(app, [*common, "--part", "large"])
     assert named.exit_code == 0, named.output
     assert (tmp_path / "out" / "large" / "rounds").is_dir()

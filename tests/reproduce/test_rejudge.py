@@ -86,10 +86,20 @@ def test_the_command_runs_nothing(carried: tuple[ReproductionResult, Path], page
     assert done.exit_code == 0, done.output
     text = (tmp_path / "small.md").read_text()
     assert f"**Verdict: {outcome.result.sentence}.**" in text
-    assert "judged again from the scores of every seed" in text
     assert sorted(path.name for path in tmp_path.glob("*.csv")) == ["small-curves.csv", "small.csv"]  # a page has these beside it
     with pytest.raises(UserError, match="from= runs nothing"):
         CliRunner().invoke(app, ["reproduce", str(SMALL), *options, "--seeds", "0-1"], catch_exceptions=False)
+
+
+def test_scores_may_lie_in_a_folder_of_their_own(page: Path, tmp_path: Path) -> None:
+    options = ["--from", str(page / "small.csv"), "--page", str(tmp_path / "docs" / "pages"), "--scores", str(tmp_path / "data")]
+    done = CliRunner().invoke(app, ["reproduce", str(SMALL), *options])
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["small-curves.csv", "small.csv", "small.json"]
+    assert {path.suffix for path in (tmp_path / "docs" / "pages").iterdir()} == {".md", ".svg"}
+    text = (tmp_path / "docs" / "pages" / "small.md").read_text()
+    assert "[small.csv](../../data/small.csv)" in text
+    assert "[small-curves.csv](../../data/small-curves.csv)" in text
 
 
 def lost(path: Path) -> None:

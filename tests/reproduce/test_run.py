@@ -38,7 +38,7 @@ def test_claims_are_judged_and_missing_data_said(carried: tuple[ReproductionResu
     assert found["FedAvg beats nothing at all"].outcome == "replicates"
     assert found["FedAvg is perfect"].outcome == "contradicted"
     assert (found["MNIST is here"].outcome, found["Secrets are told"].outcome) == ("not run", "not run")
-    assert found["Similar clusters differ from random ones by less than 100 points"].outcome == "shown"
+    assert found["Similar clusters differ from random ones by less than 100 points"].outcome == "significant"
     assert outcome.result.counts["not run"] == 2
     assert "MNIST is missing" in outcome.result.sentence
     assert "data not available: secret" in outcome.result.sentence
@@ -97,7 +97,7 @@ def test_a_run_that_ended_early_is_told_and_kept(tmp_path: Path, monkeypatch: py
     told = "local, seed 1 (`failed in round 0: RuntimeError: on purpose`)."
     assert f"Ended early, and without scores: fixed, {told}" in " ".join(done.output.split())
     page = tmp_path / "small.md"
-    assert f"Ended early, and without scores: {told}" in page.read_text(encoding="utf-8")
+    assert f"Ended early, without scores: fixed: {told}" in page.read_text(encoding="utf-8")
     again = CliRunner().invoke(app, ["reproduce", str(SMALL), "--from", str(tmp_path / "small.csv"), "--page", str(tmp_path / "again")])
     assert f"fixed, {told}" in " ".join(again.output.split())
     assert told in (tmp_path / "again" / "small.md").read_text(encoding="utf-8")
@@ -118,7 +118,7 @@ def test_nor_is_a_part_whose_runs_all_ended_early_one_that_was_not_run(tmp_path:
     assert early[0].endswith("xxx...`)")
     again = CliRunner().invoke(app, ["reproduce", str(SMALL), "--from", str(tmp_path / "small.csv"), "--page", str(tmp_path / "again")])
     assert "redrawn, fedavg, seed 0" in " ".join(again.output.split())
-    assert "Not run: all its runs ended early." in (tmp_path / "again" / "small.md").read_text(encoding="utf-8")
+    assert "not run: all its runs ended early" in (tmp_path / "again" / "small.md").read_text(encoding="utf-8")
 
 
 def test_a_lane_that_did_not_reach_the_end_has_no_scores() -> None:
@@ -165,11 +165,11 @@ def test_the_page_shows_ours_beside_theirs(carried: tuple[ReproductionResult, Pa
     path = write_page(outcome, tmp_path, "coterie reproduce small")
     page = path.read_text()
     ours = outcome.values["fixed"].mean("fedavg", "final")
-    assert f"| `fedavg` | {ours:.1f} (12.5) |" in page
+    assert f"| fixed | `fedavg` | {ours:.1f} (12.5) |" in page
     assert "not run: data not available: secret" in page
     assert f"**Verdict: {outcome.result.sentence}.**" in page
-    assert "- one draw: no estimate for other splits of the data (" in page
-    assert "- nothing in the study file says that it is the paper's own row (1 claim)." in page
+    assert "- Not covered by the intervals: other splits of the data (" in page
+    assert "not declared as the paper's own row." in page
     frame = pd.read_csv(tmp_path / "small.csv")
     own = frame[(frame["part"] == "fixed") & (frame["method"] == "fedavg")]
     assert np.allclose(own["final"], list(outcome.values["fixed"].of("fedavg", "final").values()), atol=1e-4)

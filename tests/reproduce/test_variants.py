@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coterie.reproduce import find_study, list_studies, read_reproduction
-from coterie.reproduce.claims import ClaimResult, judge_claims
+from coterie.reproduce.claims import ClaimResult, StudyVerdict, judge_claims
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.study_files import Claim, StudyPart
 from coterie.reproduce.values import PartValues
@@ -34,7 +34,7 @@ def shown(variant: str | None, *, seeds: int = 10, rounds: int = 20, claim: str 
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ({"variant": None}, "nothing in the study file says that it is the paper's own row"),
+        ({"variant": None}, "not declared as the paper's own row"),
         ({"variant": "another model"}, "another model"),
         ({"variant": "", "claim": "our reading"}, "our reading"),
         ({"variant": "", "rounds": 5}, "5 of 20 rounds"),
@@ -49,6 +49,13 @@ def test_a_variant_never_replicates(how: dict[str, Any], why: str) -> None:
 
 def test_the_papers_own_row_replicates() -> None:
     assert (shown("").outcome, shown("").variant) == ("replicates", "")
+
+
+@pytest.mark.parametrize(("variant", "words"), [("", "contradicted"), ("another model", "opposite in our variant")])
+def test_only_the_papers_own_row_contradicts(variant: str, words: str) -> None:
+    found = replace(shown(variant), outcome="contradicted")
+    assert (found.verdict, found.as_json()["outcome"]) == (words, "contradicted")
+    assert StudyVerdict((found, found)).sentence == f"2 {words}"
 
 
 @pytest.mark.parametrize("name", sorted(list_studies(STUDIES)))

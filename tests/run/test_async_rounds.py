@@ -69,7 +69,7 @@ def test_a_buffer_of_the_whole_cohort_is_the_synchronous_method(spec: str) -> No
 def test_it_is_on_any_federation_under_any_conditions(
     sizes: list[int], share: float, dropout: float, stragglers: float, attack: str | None, spec: str
 ) -> None:
-    world = World.of(worlds.make_federation(tuple(sizes)), "mclr")
+    world = World.from_spec(worlds.make_federation(tuple(sizes)), "mclr")
     cohort = max(1, round(share * len(sizes)))
     plan = replace(PLAN, cohort=cohort, dropout=dropout, stragglers=stragglers, attack=attack)
     timed = replace(plan, buffer_size=cohort, speeds="equal")
@@ -126,7 +126,7 @@ def test_two_rounds_by_hand(tmp_path: Path) -> None:
     Round 4: 0 and 2 begin at 5; 0 and 1 come at 6, 1 of round 3 by 1/sqrt(2): w4 = w3 + (1 + 10/sqrt(2)) / 2.
     """
     (tmp_path / "t.csv").write_text("client,time\nclient-0,1\nclient-1,2\nclient-2,5\n")
-    world = World.of(worlds.make_federation((4, 4, 4)), "mclr")
+    world = World.from_spec(worlds.make_federation((4, 4, 4)), "mclr")
     plan = replace(PLAN, buffer_size=2, speeds=str(tmp_path / "t.csv"))
     engine = Scripted((1.0, 10.0, 100.0), world)
     history = play(FedAvg(), plan=plan, world=world, engine=engine, rounds=4)

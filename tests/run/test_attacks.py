@@ -20,7 +20,7 @@ from coterie.run.conditions import MaliciousClients
 from coterie.testing import worlds
 
 CLIENTS = np.arange(4)
-ROSTER = Roster.of([f"client-{i}" for i in range(4)], np.array([5, 6, 7, 8]))
+ROSTER = Roster.from_sizes([f"client-{i}" for i in range(4)], np.array([5, 6, 7, 8]))
 MODELS = np.array([[1.0, 1.0], [10.0, 0.0]], np.float32)
 ASK = Train(CLIENTS, MODELS, Local(), start=np.array([0, 0, 1, 1]))
 UPDATES = np.array([[1, 0], [0, 2], [3, 0], [0, 4]], np.float32)
@@ -39,7 +39,7 @@ def updates_under(text: str, hostile: tuple[int, ...] = (1, 2), round_: int = 1)
 
 
 def test_who_is_hostile_is_keyed_by_seed_and_client() -> None:
-    roster = Roster.of([f"client-{i}" for i in range(40)], np.ones(40, np.int64))
+    roster = Roster.from_sizes([f"client-{i}" for i in range(40)], np.ones(40, np.int64))
     first = attack("signflip").select_malicious(roster, 0)
     assert len(first) == 8  # a fifth of 40
     assert (
@@ -48,7 +48,7 @@ def test_who_is_hostile_is_keyed_by_seed_and_client() -> None:
         != attack("signflip").select_malicious(roster, 1).tolist()
     )
     assert set(attack("signflip(share=0.1)").select_malicious(roster, 0)) < set(first)  # a larger share adds to a smaller one
-    renamed = Roster.of(reversed(roster.ids), roster.sizes)
+    renamed = Roster.from_sizes(reversed(roster.ids), roster.sizes)
     assert [renamed.ids[i] for i in attack("signflip").select_malicious(renamed, 0)[::-1]] == [roster.ids[i] for i in first]
     assert len(attack("signflip(share=0.01)").select_malicious(ROSTER, 0)) == 1
 
@@ -181,7 +181,7 @@ def test_scores_are_of_honest_clients_who_are_named_in_the_evidence() -> None:
     records = read_records(result.evidence)
     assert records.malicious is not None
     named = {key.seed: clients for key, _, clients in read_notes(result.evidence, "hostile_clients")}
-    roster = Roster.of(records.ids, records.train)
+    roster = Roster.from_sizes(records.ids, records.train)
     for place, seed in enumerate((0, 1)):
         hostile = attack("labelflip(share=0.34)").select_malicious(roster, seed)
         assert named[seed] == hostile.tolist() == np.flatnonzero(records.malicious[place]).tolist()

@@ -151,6 +151,8 @@ def test_a_grid_is_widened_where_the_best_rate_is_its_edge(tmp_path: Path, capsy
     told = "The best learning rate is still the lowest or highest that was tested for fedavg (0.3 of 0.003, 0.01, 0.03, 0.1, 0.3)"
     assert comparison.verdicts()[found.data][0].startswith(told)
     print_comparison(comparison, PlainConsole())
+    assert "^ at the lowest or highest learning rate that was tested" in capsys.readouterr().out
+    print_comparison(comparison, PlainConsole(), details=True)
     assert "^: at the lowest or highest learning rate that was evaluated." in " ".join(capsys.readouterr().out.split())
     assert json.loads((out / "compare.json").read_text())["extensions"] == 2
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.parquet")}

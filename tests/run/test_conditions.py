@@ -12,7 +12,7 @@ from coterie.core.serving import COMBINED, Mixture, Serving
 from coterie.run.conditions import apply_conditions
 
 N = 2000
-ROSTER = Roster.of([f"client-{i}" for i in range(N)], np.ones(N, dtype=np.int64))
+ROSTER = Roster.from_sizes([f"client-{i}" for i in range(N)], np.ones(N, dtype=np.int64))
 MODELS = np.zeros((1, 2), np.float32)
 
 

@@ -33,10 +33,10 @@ class Listening(LoopEngine):
 
 
 def test_every_round_meets_the_world_of_its_time() -> None:
-    world = World.of(ct.load(SPEC), "mclr")
+    world = World.from_spec(ct.load(SPEC), "mclr")
     with Listening(world) as engine:
         drive(make_lanes([("fedavg", FedAvg())], [0], world.problem, Plan(rounds=5)), engine, 5, lambda lane, record: None)
-    before, after = world.federation, world.federation.at(3)
+    before, after = world.federation, world.federation.at_round(3)
     assert after is not before
     assert [engine.met[t].federation for t in range(1, 6)] == [before, before, after, after, after]
     assert engine.met[3] is engine.met[5]  # one world a phase: engines keep what they prepared for it
@@ -45,8 +45,8 @@ def test_every_round_meets_the_world_of_its_time() -> None:
 
 def test_the_servers_view_follows_the_world() -> None:
     """The true groups are those of the round, and so is who can be reached; a round's number is all it takes."""
-    world = World.of(ct.load(SPEC), "mclr")
-    first, later = world.federation.groups, world.federation.at(3).groups
+    world = World.from_spec(ct.load(SPEC), "mclr")
+    first, later = world.federation.groups, world.federation.at_round(3).groups
     assert first is not None
     assert later is not None
     assert first.tolist() != later.tolist()
@@ -54,7 +54,7 @@ def test_the_servers_view_follows_the_world() -> None:
         truth = world.problem.truth_at(round_)
         assert truth is not None
         assert truth.tolist() == expected.tolist()
-    joining = World.of(worlds.make_federation().with_(arrivals=np.array([0, 0, 0, 2, 2, 4])), "mclr").problem
+    joining = World.from_spec(worlds.make_federation().replace(arrivals=np.array([0, 0, 0, 2, 2, 4])), "mclr").problem
     assert [joining.roster_at(round_).available.tolist() for round_ in (1, 2, 4)] == [[0, 1, 2], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5]]
     assert len(joining.roster) == 6  # everybody, reachable or not
     assert joining.context(Plan(), 0, 2).cohort().tolist() == [0, 1, 2, 3, 4]
@@ -65,10 +65,10 @@ def test_scores_follow_the_labels_of_the_time() -> None:
     federation = ct.load(SPEC)
     clients = result.clients
     for round_ in (2, 4):
-        world = federation.at(round_)
+        world = federation.at_round(round_)
         rows = clients[clients["round"] == round_]
         counts = np.stack([np.bincount(world.y[part], minlength=10) for part in world.test])
         assert np.array_equal(rows[[f"actual_{c}" for c in range(10)]].to_numpy(), counts)
-    groups = federation.at(4).groups
+    groups = federation.at_round(4).groups
     assert groups is not None
     assert np.array_equal(result.evidence.roster["group"].to_numpy(), groups)

@@ -476,7 +476,7 @@ class Curious(FedAvg):
 
 def test_the_oracle_is_shown_the_true_groups_and_nobody_else_is() -> None:
     truth = np.array([0, 0, 1, 1, 2, 2])
-    world = World.of(worlds.make_federation().with_(groups=truth), "mclr")
+    world = World.from_spec(worlds.make_federation().replace(groups=truth), "mclr")
     kinds: dict[str, Method[Any]] = {way: Curious(assign=way) for way in ("similar", "random", "matched", "round_robin", "one", "oracle")}
     kinds["tuned"] = FineTuned(method=Curious())
     kinds["tuned oracle"] = FineTuned(method=Curious(assign="oracle"))

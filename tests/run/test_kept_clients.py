@@ -78,7 +78,7 @@ def test_quantiles_are_those_of_all_rows(both: tuple[ct.Result, ct.Result]) -> N
 
 def test_they_are_shown_and_in_the_report(both: tuple[ct.Result, ct.Result], capsys: pytest.CaptureFixture[str]) -> None:
     some = both[1]
-    print_result(some, PlainConsole())
+    print_result(some, PlainConsole(), details=True)
     assert "method lowest 10 % 30 % median 70 % 90 % highest" in " ".join(capsys.readouterr().out.split())
     assert some.spread is not None
     assert json.loads(json.dumps(some.as_json(None)))["methods"]["fedavg"]["tenths"] == list(some.spread.loc["fedavg"])
@@ -177,7 +177,7 @@ def test_numbers_of_everybody_are_the_analysis_own(sizes: list[int], seed: int, 
 
 
 def test_the_sample_is_that_which_would_be_evaluated(both: tuple[ct.Result, ct.Result]) -> None:
-    roster = Roster.of(both[1].evidence.ids, np.ones(12, np.int64))
+    roster = Roster.from_sizes(both[1].evidence.ids, np.ones(12, np.int64))
     assert sorted(set(both[1].clients["client"])) == select_evaluated(roster, 5).tolist()
 
 

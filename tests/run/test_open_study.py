@@ -14,7 +14,7 @@ import pytest
 import coterie as ct
 import integrity
 from coterie._util.errors import UserError
-from coterie._util.locks import FolderLock
+from coterie._util.files import FolderLock
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.data.content import hash_array, hash_contents
@@ -108,11 +108,11 @@ def test_every_part_of_a_federation_counts() -> None:
     x = federation.x.copy()
     x[-1, -1] += 1
     changed = {
-        "features": federation.with_(x=x),
-        "labels": federation.with_(y=np.roll(federation.y, 1)),
-        "clients": federation.with_(ids=federation.ids[::-1]),
-        "parts": federation.with_(train=federation.test, test=federation.train),
-        "arrivals": federation.with_(arrivals=np.zeros(len(federation), np.int64)),
+        "features": federation.replace(x=x),
+        "labels": federation.replace(y=np.roll(federation.y, 1)),
+        "clients": federation.replace(ids=federation.ids[::-1]),
+        "parts": federation.replace(train=federation.test, test=federation.train),
+        "arrivals": federation.replace(arrivals=np.zeros(len(federation), np.int64)),
     }
     for name, other in changed.items():
         found = hash_contents(other)
@@ -132,7 +132,7 @@ def test_the_hash_of_an_array_is_that_of_its_blocks_whatever_their_size(monkeypa
 HOLDER = """
 import sys, time
 from pathlib import Path
-from coterie._util.locks import FolderLock
+from coterie._util.files import FolderLock
 hold = FolderLock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(60)

@@ -9,7 +9,7 @@ import pytest
 import coterie as ct
 from coterie._util.errors import UserError
 from coterie.data.content import hash_contents
-from deploy.test_placing import people
+from deploy.test_placement import people
 
 SETTINGS: dict[str, Any] = {"rounds": 1, "draws": 3, "seeds": [0], "controls": False}
 WISHES: dict[str, Any] = {"drop": "id", "categories": "onehot", "impute": "mean", "scale": "standard"}
@@ -36,7 +36,7 @@ def test_what_has_a_split_of_its_own_or_was_changed_is_not_drawn_again(tmp_path:
     split = ["train", "train", "test", "train"] * 6
     given = ct.Federation.from_arrays(x, np.arange(24) % 2, client, split=split)
     whole = ct.Federation.from_arrays(x, np.arange(24) % 2, client)
-    changed = whole.with_(x=whole.x + 1)
+    changed = whole.replace(x=whole.x + 1)
     for data in (given, changed):
         with pytest.raises(UserError, match="cannot be redrawn"):
             ct.compare(["fedsim(clusters=2)"], data=data, out=tmp_path / "none", **SETTINGS)
@@ -48,7 +48,9 @@ def test_known_groups_stay_with_the_clients_in_every_draw(tmp_path: Path) -> Non
     by_name = ct.Federation.from_frame(
         frame.drop(columns="kind"), client="site", label="ill", groups={"s0": "even", "s1": "odd", "s2": "even", "s3": "odd"}, **WISHES
     )
-    plain = ct.Federation.from_frame(frame.drop(columns="kind"), client="site", label="ill", **WISHES).with_(groups=np.array([0, 1, 0, 1]))
+    plain = ct.Federation.from_frame(frame.drop(columns="kind"), client="site", label="ill", **WISHES).replace(
+        groups=np.array([0, 1, 0, 1])
+    )
     for made in (by_column, by_name, plain):
         assert made.redraw is not None
         assert made.groups is not None

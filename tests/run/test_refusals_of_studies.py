@@ -113,14 +113,16 @@ def test_a_method_that_raises_is_told_with_its_reason() -> None:
 
 def test_test_samples_among_training_samples_are_refused() -> None:
     whole = make_federation((4, 4))
-    leaking = Parts.of([whole.test[0], np.r_[whole.test[1], whole.train[1][:1]]])
+    leaking = Parts.from_lists([whole.test[0], np.r_[whole.test[1], whole.train[1][:1]]])
     for part in ("test", "validation"):
         with pytest.raises(UserError, match=f"Client 'client-1' of 'tiny' has {part} samples among its training samples"):
-            ct.study("fedavg", data=whole.with_(**{part: leaking}), rounds=1)
-    later = whole.with_(later=((1, whole.with_(test=leaking)),))
+            ct.study("fedavg", data=whole.replace(**{part: leaking}), rounds=1)
+    later = whole.replace(later=((1, whole.replace(test=leaking)),))
     with pytest.raises(UserError, match="has test samples among"):
         later.check_disjoint()
-    whole.with_(test=Parts.of([whole.train[1], whole.train[0]])).check_disjoint()  # what another trains on is no leak of one's own
+    whole.replace(
+        test=Parts.from_lists([whole.train[1], whole.train[0]])
+    ).check_disjoint()  # what another trains on is no leak of one's own
 
 
 @pytest.mark.parametrize(

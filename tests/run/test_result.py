@@ -40,6 +40,6 @@ def test_counts_that_wait_to_be_written_take_half_the_memory() -> None:
 def test_tables_of_many_classes_come_without_advice_to_programmers() -> None:
     """Warnings are errors here: with more than a hundred columns pandas told users that their frame was fragmented."""
     federation = worlds.make_federation()
-    result = ct.study("ifca(groups=2)", data=federation.with_(classes=tuple(f"letter {i}" for i in range(62))), rounds=1)
+    result = ct.study("ifca(groups=2)", data=federation.replace(classes=tuple(f"letter {i}" for i in range(62))), rounds=1)
     assert len(result.clients.columns) > 100
     assert result.clients["id"].iloc[0] == federation.ids[0]

@@ -15,11 +15,11 @@ METHODS = ["fedavg", "ifca(groups=2)", "fedavg+finetune"]
 
 
 def test_the_sample_is_by_id_and_the_same_for_all() -> None:
-    roster = Roster.of([f"c{i}" for i in range(100)], np.ones(100, np.int64))
+    roster = Roster.from_sizes([f"c{i}" for i in range(100)], np.ones(100, np.int64))
     some = select_evaluated(roster, 10)
     assert len(some) == 10
     assert (np.diff(some) > 0).all()
-    turned = Roster.of(reversed(roster.ids), roster.sizes)
+    turned = Roster.from_sizes(reversed(roster.ids), roster.sizes)
     assert sorted(turned.ids[i] for i in select_evaluated(turned, 10)) == sorted(roster.ids[i] for i in some)
     assert select_evaluated(roster, None).tolist() == select_evaluated(roster, 1000).tolist() == list(range(100))
 

@@ -45,7 +45,7 @@ def federation(named: bool = True, **settings: Any) -> Federation:
 def test_the_stacked_route_is_the_loop(named: bool, local: Local) -> None:
     made = federation(named)
     text, make = resolve_model(Fused)
-    world = World.of(made, text, make=make)
+    world = World.from_spec(made, text, make=make)
     start = world.problem.initial(0)()[None]
     ask = StampedAsk(Train(np.arange(len(made)), start, local), 3, 1)
     with LoopEngine(world) as loop, BatchedEngine(world) as batched:
@@ -58,7 +58,7 @@ def test_the_stacked_route_is_the_loop(named: bool, local: Local) -> None:
 def test_the_loop_trains_what_torch_trains_by_hand() -> None:
     made, (x, y) = federation(), rows()
     text, make = resolve_model(Fused)
-    world = World.of(made, text, make=make)
+    world = World.from_spec(made, text, make=make)
     start = world.problem.initial(0)()[None]
     with LoopEngine(world) as loop:
         (found,) = loop.run([StampedAsk(Train(np.array([3]), start, Local(batch_size=None, lr=0.5)), 0, 1)])

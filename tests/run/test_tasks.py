@@ -87,7 +87,7 @@ def test_rates_are_tuned_by_the_tasks_own_score(tmp_path: Path) -> None:
 
 def test_combined_experts_on_the_servers_own_numbers() -> None:
     made = ct.load("linear(clients=6,samples=20)")
-    found = study("fedex(groups=2,combiner=mean)", data=made.with_(central=(made.x[:9], made.y[:9])), rounds=2)
+    found = study("fedex(groups=2,combiner=mean)", data=made.replace(central=(made.x[:9], made.y[:9])), rounds=2)
     models = set(found.evidence.frame("central").query("round == 2")["model"])
     assert "mean" in models
     assert not models & {"online", "confident"}  # which go by classes

@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def spoken(folder: Path) -> Federation:
-    return spoken_federation(blocks(folder, 50), SIZES).with_(groups=np.arange(6) % 2)
+    return spoken_federation(blocks(folder, 50), SIZES).replace(groups=np.arange(6) % 2)
 
 
 @pytest.fixture

@@ -32,14 +32,14 @@ KEYS = ["method", "seed", "round"]
 
 def without(federation: Federation) -> Federation:
     """The federation of those who take part alone."""
-    n = federation.seen
+    n = federation.participants
 
     def parts(found: Parts) -> Parts:
-        return Parts.of([found[client] for client in range(n)])
+        return Parts.from_lists([found[client] for client in range(n)])
 
     assert federation.groups is not None
     assert federation.validation is not None
-    return federation.with_(
+    return federation.replace(
         ids=federation.ids[:n],
         train=parts(federation.train),
         test=parts(federation.test),
@@ -78,7 +78,7 @@ def test_the_score_is_of_the_model_that_a_newcomer_is_served() -> None:
     federation = load(DATA)
     result = ct.study("ifca(groups=2)", data=federation, rounds=3)
     hits = total = 0
-    for client in range(federation.seen, len(federation)):
+    for client in range(federation.participants, len(federation)):
         rows = federation.test[client]
         answered = ct.get_bundle(result, federation.ids[client]).predict(np.asarray(federation.x[rows]))
         hits += sum(str(guess) == federation.classes[truth] for guess, truth in zip(answered, federation.y[rows], strict=True))
@@ -138,8 +138,10 @@ def test_compare_and_the_report_tell_of_them_apart(tmp_path: Path) -> None:
     command = ["compare", "ifca(groups=2)", "--data", "digits/rotated(clients=10,groups=2)", "--unseen", "0.3", "--out", str(out)]
     ran = runner.invoke(app, [*command, "--rounds", "2", "--draws", "2", "--seeds", "0-1"])
     assert ran.exit_code == 0, ran.output
-    assert "Clients that took no part (3)" in ran.output
-    assert "Clients that took no part (3)" in runner.invoke(app, ["show", str(out)]).output
+    for shown in (ran.output, runner.invoke(app, ["show", str(out)]).output):
+        assert "Unseen: accuracy of the 3 clients that took no part." in shown
+        assert "Clients that took no part (3)" not in shown
+    assert "Clients that took no part (3)" in runner.invoke(app, ["show", str(out), "--details"]).output
     comparison = open_comparison(out)
     (findings,) = comparison.federations
     assert findings.unseen is not None
@@ -171,7 +173,7 @@ def test_a_newcomer_of_such_a_study_is_served_as_they_are(tmp_path: Path) -> Non
     ct.study("ifca(groups=2)", data=DATA, rounds=2, out=tmp_path / "s")
     everybody = load_served_models(tmp_path / "s")
     assert everybody.serving.clients.tolist() == list(range(10))
-    twin = select_clients(federation, [federation.ids[8]]).with_(ids=("newcomer",))
+    twin = select_clients(federation, [federation.ids[8]]).replace(ids=("newcomer",))
     found = load_served_models(tmp_path / "s", newcomers=twin)
     assert found.serving.clients.tolist() == [10]
     place = everybody.serving.clients.tolist().index(8)
@@ -183,4 +185,4 @@ def test_both_must_be_scored(empty: slice, told: str) -> None:
     federation = load(DATA)
     tests = [part[:0] if client in range(10)[empty] else part for client, part in enumerate(federation.test)]
     with pytest.raises(ct.UserError, match=told):
-        ct.study("fedavg", data=federation.with_(test=Parts.of(tests)), rounds=1)
+        ct.study("fedavg", data=federation.replace(test=Parts.from_lists(tests)), rounds=1)

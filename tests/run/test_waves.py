@@ -71,7 +71,7 @@ def test_newcomers_are_reckoned_as_they_are_asked(monkeypatch: pytest.MonkeyPatc
 
 def test_clients_that_take_no_part_are_reckoned_as_newcomers() -> None:
     """They are all served, however few of the others are evaluated."""
-    there = World.of(load("digits/iid(clients=10)/unseen(0.7)"), "mclr")
+    there = World.from_spec(load("digits/iid(clients=10)/unseen(0.7)"), "mclr")
     plan = Plan(rounds=1, cohort=1, evaluate_clients=2)
     methods = ("fedgroup(groups=1,alpha=1)", "fesem(groups=2)", "fedavg")
     lanes = make_lanes([(name, build(name)) for name in methods], [0], there.problem, plan)

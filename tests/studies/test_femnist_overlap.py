@@ -41,4 +41,4 @@ def test_the_summary_says_what_the_recipe_gives() -> None:
     shares = [study.drawn(3, seed).share for seed in range(100)]
     assert np.mean(shares) == pytest.approx(96, abs=1)
     assert min(shares) > 75
-    assert "96 % of the FEMNIST test images" in (ROOT / "results" / "README.md").read_text()
+    assert "96 % of the FEMNIST test images" in (ROOT / "docs" / "results" / "explanations.md").read_text()

@@ -22,7 +22,7 @@ order = script()
 
 
 def test_the_table_is_what_the_scores_give() -> None:
-    text = (ROOT / "results" / "simprox_order.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "results" / "simprox_order.md").read_text(encoding="utf-8")
     inside = text.partition(order.BEGIN)[2].partition(order.END)[0]
     assert inside.strip().splitlines() == list(order.order_lines())
 

@@ -1,4 +1,4 @@
-"""Errors and warnings for users: one sentence that says what is wrong, where, and what to do."""
+"""Errors and warnings for users: one sentence with what is wrong, where, and what to do."""
 
 import re
 from collections.abc import Iterable
@@ -16,7 +16,9 @@ MAX_NAMES, MAX_NAME_LENGTH = 200, 100  # names, and letters of a name, that a su
 class UserError(ValueError):
     """Bad input. The command line prints the sentence and exits with code 2, without a traceback.
 
-    Sentences are written for the command line, with its flags; elsewhere `str` speaks of arguments: ``--data-dir`` is ``data_dir=``.
+    Sentences are written for the command line, with its flags; elsewhere `str` names arguments: ``--data-dir`` is ``data_dir=``.
+
+    Example: ``raise ct.UserError("There is no file rows.csv: check the path.")``.
     """
 
     def __str__(self) -> str:
@@ -38,7 +40,7 @@ def _format_argument(found: "re.Match[str]") -> str:
 
 
 class DesignWarning(UserWarning):
-    """What a comparison cannot show, said before it runs."""
+    """What a comparison cannot show, reported before it runs."""
 
 
 def suggest_names(word: str, known: Iterable[str]) -> str:
@@ -54,6 +56,11 @@ def suggest_names(word: str, known: Iterable[str]) -> str:
         if names
         else "there is none to choose from."
     )
+
+
+def summarize_error(error: BaseException) -> str:
+    """The first line of an error's message."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")
 
 
 def check_names(given: Iterable[str], known: Iterable[str], what: str) -> None:

@@ -1,4 +1,4 @@
-"""Files: written atomically, hashed, and never written outside their folder.
+"""Files: written atomically, hashed, locked, and never written outside their folder.
 
 A file is either the old or the new one after a crash. A folder of evidence may come from others: neither a name with dots nor a planted
 link leads out of it.
@@ -6,14 +6,21 @@ link leads out of it.
 
 import hashlib
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import get_ident
 from time import time
+from types import TracebackType
+from typing import Self
+
+from filelock import lock_descriptor
 
 from coterie._util.errors import UserError
 
 DRAFT = ".draft-"
+
+
 LEFT_BEHIND = 3600.0  # seconds after which a draft is of a process that was killed: writing one takes far less
 
 
@@ -51,12 +58,10 @@ def write_atomic(path: Path, text: str, mode: int = 0o666) -> None:
 
 
 def _get_draft(path: Path) -> Path:
-    """The name under which this thread of this process writes a file."""
     return path.with_name(f"{DRAFT}{os.getpid()}-{get_ident()}-{path.name}"[:255])
 
 
 def _remove_old_drafts(path: Path) -> None:
-    """Remove what processes that were killed have left of a file."""
     with os.scandir(path.parent) as entries:
         for entry in entries:
             if entry.name.startswith(DRAFT) and entry.name.endswith(f"-{path.name}"):
@@ -115,3 +120,73 @@ def write_inside(folder: Path, name: str, content: str | bytes) -> Path:
     finally:
         draft.unlink(missing_ok=True)
     return path
+
+
+LOCK_NAME = ".lock"
+
+
+NOTE_START = 1  # Windows locks byte 0 of a file, which no other process can then read
+
+
+@contextmanager
+def lock_file(path: Path) -> Iterator[None]:
+    """Wait for a file's lock and hold it: jobs of one site run in processes of their own."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        lock_descriptor(handle, poll_interval=0.01)
+        yield
+    finally:
+        os.close(handle)
+
+
+def read_note(handle: int) -> str:
+    """What the holder of a lock has written into the lock file."""
+    os.lseek(handle, NOTE_START, os.SEEK_SET)
+    return os.read(handle, 1000).decode(errors="replace").strip()
+
+
+def write_note(handle: int, text: str) -> None:
+    """Replace what stands in a lock file that this process holds."""
+    os.ftruncate(handle, 0)
+    os.lseek(handle, 0, os.SEEK_SET)
+    os.write(handle, (" " * NOTE_START + text).encode())
+
+
+class FolderLock:
+    """A folder that no other process may write to until `close` or the end of this process.
+
+    The lock is on a file in the folder, whose text names the process for error messages and decides nothing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / LOCK_NAME
+        try:
+            self._handle: int | None = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise UserError(f"Cannot write to {folder}: {error.strerror or error}.") from error
+        if not lock_descriptor(self._handle, blocking=False) or not _is_same_file(self._handle, path):
+            holder = read_note(self._handle)
+            self.close()
+            writer = f"process {holder}" if holder else "another process"
+            raise UserError(f"{folder} is being written to by {writer}: wait until it ends, or choose another --out.")
+        write_note(self._handle, f"{os.getpid()}\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let others write. A second call does nothing."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+def _is_same_file(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False

@@ -92,7 +92,7 @@ def format_code_span(text: str) -> Markup:
 
 
 def format_markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], rule: Sequence[str] = ()) -> Iterator[str]:
-    """The lines of a table; `rule` says how columns are aligned. Cells are escaped, except for `Markup`."""
+    """The lines of a table; `rule` sets how columns are aligned. Cells are escaped, except for `Markup`."""
     yield _format_row(header)
     yield "|" + "".join(f" {mark} |" for mark in rule or ["---"] * len(header))
     yield from map(_format_row, rows)

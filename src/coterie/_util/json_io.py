@@ -58,7 +58,7 @@ def read_json_object(path: Path, **wanted: type) -> dict[str, Any]:
         raise UserError(f"{path} should hold a JSON object, not a value of type {type(tree).__name__}: restore the file from a copy.")
     for name, kind in wanted.items():
         if name not in tree or not isinstance(tree[name], kind) or (kind is int and isinstance(tree[name], bool)):
-            raise UserError(f"{path} says nothing that can be used for {name!r}: restore the file from a copy.")
+            raise UserError(f"{path} holds nothing that can be used for {name!r}: restore the file from a copy.")
     return tree
 
 
@@ -66,5 +66,5 @@ def read_json_strings(path: Path) -> dict[str, str]:
     """The object in a file, of words alone."""
     tree = read_json_object(path)
     if wrong := [name for name, value in tree.items() if not isinstance(value, str)]:
-        raise UserError(f"{path} should say a word for {wrong[0]!r}: restore the file from a copy.")
+        raise UserError(f"{path} should hold a word for {wrong[0]!r}: restore the file from a copy.")
     return tree

@@ -7,46 +7,45 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from coterie._util.errors import UserError
+from coterie._util.errors import UserError, summarize_error
 
 T = TypeVar("T")
 
 
-def import_transformers(who: str) -> Any:
-    """The package, told to keep quiet."""
+def import_transformers(title: str) -> Any:
+    """The package, with its logging and progress bars off."""
     try:
         import transformers
     except ImportError:
-        raise UserError(f"{who} needs the package transformers, which is not installed: pip install 'coterie[text]'.") from None
+        raise UserError(f"{title} needs the package transformers, which is not installed: pip install 'coterie[text]'.") from None
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     return transformers
 
 
-def load_pretrained(who: str, where: str, what: str, load: Callable[[str, bool], T]) -> T:
-    """What `load` makes of a folder, or of a name on the hub; `load` is told which of the two (True: only what is here).
+def load_pretrained(title: str, where: str, what: str, load: Callable[[str, bool], T]) -> T:
+    """What `load` makes of a folder, or of a name on the hub; `load` gets which of the two it is (True: only what is here).
 
     `what` is the file, or the kind of files, that it needs.
     """
     folder = Path(where).expanduser()
     here = folder.is_dir()
     if not here and (folder.is_absolute() or where.startswith((".", "~")) or where.count("/") > 1):
-        raise UserError(f"{who}: there is no folder {where!r}: give the folder of a downloaded model, or its name on the hub.")
+        raise UserError(f"{title}: there is no folder {where!r}: give the folder of a downloaded model, or its name on the hub.")
     try:
         return load(str(folder) if here else where, here)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        why = summarize_error(error)[:160]
         if here:
-            raise UserError(f"{who}: folder {where!r} holds no {what} that can be read ({_format_error(error)}): get it again.") from error
+            raise UserError(f"{title}: folder {where!r} holds no {what} that can be read ({why}): get it again.") from error
         if _is_hub_unreachable(error):
             raise UserError(
-                f"{who}: {where!r} is not here and the Hugging Face hub cannot be reached: give the folder of a downloaded copy instead."
+                f"{title}: {where!r} is not here and the Hugging Face hub cannot be reached: give the folder of a downloaded copy instead."
             ) from error
-        raise UserError(
-            f"{who}: {where!r} is no folder here, and the hub has no {what} of that name ({_format_error(error)}): check it."
-        ) from error
+        raise UserError(f"{title}: {where!r} is no folder here, and the hub has no {what} of that name ({why}): check it.") from error
 
 
-def find_gguf_file(who: str, where: str, needs: Sequence[str] = ("gguf",)) -> tuple[str, str | None]:
+def find_gguf_file(title: str, where: str, needs: Sequence[str] = ("gguf",)) -> tuple[str, str | None]:
     """The folder and, where its weights are quantised, the GGUF file in it: for such a file, or for a folder of one and of no others.
 
     `transformers` reads such files by packages of others, which it `needs`.
@@ -57,11 +56,11 @@ def find_gguf_file(who: str, where: str, needs: Sequence[str] = ("gguf",)) -> tu
     else:
         files, folder = sorted(path.glob("*.gguf")) if path.is_dir() and not (path / "config.json").is_file() else [], path
     if len(files) > 1:
-        raise UserError(f"{who}: folder {where!r} holds {len(files)} GGUF files: name one of them, such as {str(files[0])!r}.")
+        raise UserError(f"{title}: folder {where!r} holds {len(files)} GGUF files: name one of them, such as {str(files[0])!r}.")
     if not files:
         return where, None
     if lacking := [name for name in needs if find_spec(name) is None]:
-        raise UserError(f"{who}: {str(files[0])!r} needs the package {lacking[0]}, which is not installed: pip install 'coterie[text]'.")
+        raise UserError(f"{title}: {str(files[0])!r} needs the package {lacking[0]}, which is not installed: pip install 'coterie[text]'.")
     return str(folder), files[0].name
 
 
@@ -73,7 +72,7 @@ def suppress_stderr() -> Iterator[None]:
 
 
 def _is_hub_unreachable(error: BaseException | None) -> bool:
-    """Whether the hub did not answer, as far as the chain of errors tells."""
+    """Whether the hub did not answer, as far as the chain of errors shows."""
     offline = os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON")
     while error is not None:
         name = type(error).__name__
@@ -83,8 +82,3 @@ def _is_hub_unreachable(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return offline
-
-
-def _format_error(error: BaseException) -> str:
-    line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return line.rstrip(".:")[:160]

@@ -1,7 +1,7 @@
-"""Threads on the server: work is split into pieces of fixed shape, so that results do not depend on the number of cores.
+"""Threads on the server, and compiled functions that run on them without the GIL.
 
-A linear-algebra library that splits one product over threads rounds differently with each number of them. Here each piece runs on one
-thread, and pieces are taken in order.
+Work is split into pieces of fixed shape, so that results do not depend on the number of cores. A linear-algebra library that splits one
+product over threads rounds differently with each number of them. Here each piece runs on one thread, and pieces are taken in order.
 """
 
 import os
@@ -10,7 +10,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from threadpoolctl import ThreadpoolController
 
@@ -52,7 +52,7 @@ def map_with_helpers(pool: Executor, helpers: int, work: Callable[[A], B], piece
             for number in numbers:
                 found[number] = work(pieces[number])
         finally:
-            for _ in numbers:  # after an error nobody takes another
+            for _ in numbers:  # after an error no thread takes another
                 pass
 
     others = [pool.submit(take) for _ in range(min(helpers, len(pieces) - 1))]
@@ -69,3 +69,19 @@ def map_with_helpers(pool: Executor, helpers: int, work: Callable[[A], B], piece
 @cache
 def _get_thread_pools() -> ThreadpoolController:
     return ThreadpoolController()
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def compile_function(function: F) -> F:
+    """The function as machine code that runs without the GIL; without a place to keep it, compiled again in each process.
+
+    Sums keep the order in which they are written, and no product is fused with a sum: the bits are those of NumPy.
+    """
+    from numba import njit  # here: importing it takes a while, and not every command needs it
+
+    try:
+        return cast(F, njit(nogil=True, error_model="numpy", cache=True)(function))
+    except RuntimeError:  # numba found no folder that it may write to
+        return cast(F, njit(nogil=True, error_model="numpy")(function))

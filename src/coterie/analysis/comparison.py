@@ -10,6 +10,7 @@ import numpy as np
 
 from coterie._util.errors import UserError
 from coterie._util.json_io import read_json_object, to_json_value
+from coterie._util.progress import track
 from coterie.analysis.findings import Finding, Findings, compute_findings
 from coterie.analysis.metrics import COMPARED, MetricFunction, Score, is_code
 from coterie.analysis.record_reader import read_records
@@ -187,7 +188,7 @@ def compare_evidence(
     faults, found = list(faults), []
     for evidence in studies:
         try:
-            draws = [read_records(evidence.select_draw(draw), metric) for draw in evidence.settings.draws]
+            draws = [read_records(evidence.select_draw(draw), metric) for draw in track(evidence.settings.draws, "reading draws")]
             found.append(compute_findings(draws, score=score, baseline=baseline, target=target, scores=scores, margin=margin))
         except UserError as error:
             faults.append(str(error))

@@ -14,6 +14,7 @@ import numpy as np
 
 from coterie._util.errors import UserError
 from coterie._util.formatting import format_count
+from coterie._util.progress import track
 from coterie.analysis import metrics
 from coterie.analysis.costs import Spending, Stability, compute_spending, compute_stability
 from coterie.analysis.draws import (
@@ -40,11 +41,9 @@ from coterie.evidence.reader import Evidence
 from coterie.statistics import (
     Equivalence,
     PairedTest,
-    RoundTests,
     WorseOff,
     check_equivalence,
     compare_pairs,
-    compare_rounds,
     compute_t_bands,
     correct_holm,
     find_worse_off,
@@ -197,7 +196,6 @@ class Finding:
     gap: Gap  # over the baseline, by the headline score, with every source of error
     equivalence: Equivalence  # whether it is within the margin of the baseline
     corrected_p: float  # the gap's p, after Holm's correction over the methods under test; nan for others
-    by_round: RoundTests | None  # against the baseline; of methods under test
     stability: Stability
     fairness: Fairness
     group_quality: GroupQuality | None
@@ -276,11 +274,6 @@ class Findings:
         """Any method minus any other, for example FedSim minus FedProx."""
         return self.draws.gap(one, two, score or self.score)
 
-    def by_round(self, one: str, two: str) -> RoundTests:
-        """Significance of one method over another in each round."""
-        difference = self.draws.in_scope(self.draws.accuracy(one) - self.draws.accuracy(two))[..., self.scope.rows]
-        return compare_rounds(average_by_unit(difference), self.records.rounds[self.scope.rows])
-
 
 def compute_findings(
     draws: Records | Sequence[Records],
@@ -315,7 +308,7 @@ def compute_findings(
     test = choose_test(study.planned, len(found.roles.methods))
     corrected = dict(zip(found.roles.methods, correct_holm([gaps[label].get_p_value(test) for label in found.roles.methods]), strict=True))
     found = replace(found, target=level, test=test)
-    for label, gap in gaps.items():
+    for label, gap in track(list(gaps.items()), "comparing methods"):
         found.methods[label] = _compute_finding(found, label, gap, corrected, names)
     apart = [own.unseen for own in records if own.unseen is not None]
     unseen = compute_findings(apart, score=score, baseline=baseline, target=target, scores=scores, margin=margin) if apart else None
@@ -341,7 +334,6 @@ def _compute_finding(found: Findings, label: str, gap: Gap, corrected: dict[str,
         gap=gap,
         equivalence=equivalence,
         corrected_p=p,
-        by_round=found.by_round(label, roles.baseline) if is_tested else None,
         stability=stability,
         fairness=compute_fairness(study, roles, label),
         group_quality=assess_groups(study, label),

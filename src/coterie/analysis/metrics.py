@@ -174,7 +174,7 @@ def _balanced_accuracy(counts: Counts) -> Doubles:
 ACCURACY = Metric(
     "accuracy",
     "accuracy",
-    "one percentage point of accuracy",
+    "one percentage point of accuracy: one more right answer in 100",
     CLASSIFICATION,
     _accuracy,
     is_count=True,

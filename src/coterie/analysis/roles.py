@@ -5,20 +5,21 @@ labels; those of a user's own are stored in the evidence (`Settings.facts`), so 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from coterie._util.errors import UserError
 from coterie._util.formatting import format_count
 from coterie.core.method import Method
-from coterie.core.specs import Spec, split_at
+from coterie.core.specs import Spec, parse, split_at
 from coterie.evidence.settings import MethodFacts
 from coterie.methods.catalogue import build, get_spec
 from coterie.methods.controls import Assign
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fine_tuned import FineTuned
 from coterie.methods.local_only import LocalOnly
+from coterie.methods.server_optimised import ServerOptimised
 from coterie.methods.wrapper import RateOverride
 
 MethodRole = Literal["baseline", "uniform", "local", "finetuned", "control", "method"]
@@ -190,3 +191,66 @@ def _sets_option(label: str, name: str) -> bool:
     """Whether a label gives a setting, rather than leaving it at its default."""
     first, *_ = split_at(label, "+")
     return "(" in first and (re.search(rf"\b{name}\s*=", first) is not None or "=" not in first)
+
+
+SIMPLER_NAMES: dict[MethodRole, str] = {"uniform": "FedAvg, equal weights", "local": "Training alone", "finetuned": "FedAvg, fine-tuned"}
+CONTROL_NAMES: dict[Assign, str] = {
+    "random": "random groups",
+    "matched": "random groups of similar sizes",
+    "oracle": "true groups",
+    "one": "one group",
+    "round_robin": "round-robin groups",
+}
+
+
+def name_methods(roles: Roles) -> dict[str, str]:
+    """How tables and figures call each label: short where that is not ambiguous, and different for all."""
+    tested = [label for label, role in roles.of.items() if role in ("method", "baseline")]
+    names = dict(zip(tested, _unique_names(tested), strict=True))
+    for label, own in roles.controls.items():
+        names |= {control: f"{names[label]}, {CONTROL_NAMES[how]}" for how, control in own.items()}
+    for role, name in SIMPLER_NAMES.items():
+        names |= {label: name if roles.first(role) == label else strip_rate_label(label) for label, own in roles.of.items() if own == role}
+    return {label: names[label] for label in roles.of}
+
+
+def _unique_names(labels: Sequence[str]) -> list[str]:
+    """The methods' plain names; those that share one have the settings in which they differ, or else their full specs."""
+    names = [_plain_name(build_known(label), label) for label in labels]
+    shared = {name: [label for label, own in zip(labels, names, strict=True) if own == name] for name in names if names.count(name) > 1}
+    found = [_name_by_settings(name, label, shared[name]) if name in shared else name for name, label in zip(names, labels, strict=True)]
+    return [name if found.count(name) == 1 else strip_rate_label(label) for name, label in zip(found, labels, strict=True)]
+
+
+def _name_by_settings(name: str, label: str, others: Sequence[str]) -> str:
+    """A plain name with those settings of the label that not all of the others share."""
+    pieces = {other: parse(split_at(strip_rate_label(other), "+")[0]) for other in others}
+    shared = set.intersection(*({(key, str(value)) for key, value in spec.kwargs.items()} for spec in pieces.values()))
+    kept = {key: value for key, value in pieces[label].kwargs.items() if (key, str(value)) not in shared}
+    return str(Spec(name, pieces[label].args, kept))
+
+
+def _plain_name(method: Method[Any] | None, label: str) -> str:
+    if method is None:
+        return label
+    method = strip_rate(method)
+    if isinstance(method, FineTuned):
+        return f"{_plain_name(method.method, label)}, fine-tuned"
+    if isinstance(method, ServerOptimised):
+        return f"{_plain_name(method.method, label)}, server-side optimiser"
+    return type(method).__name__
+
+
+def find_served(label: str, labels: Iterable[str]) -> str | None:
+    """Of a method whose clients fine-tune: the label among these of the same method without that, at whatever rate."""
+    *rest, last = split_at(strip_rate_label(label), "+")
+    if not rest or last.partition("(")[0] != "finetune":
+        return None
+    return next((other for other in labels if strip_rate_label(other) == "+".join(rest)), None)
+
+
+def get_tuning_epochs(label: str) -> int:
+    """The local epochs with which clients fine-tune what they are served; 0 where they do not."""
+    method = build_known(label)
+    plain = None if method is None else strip_rate(method)
+    return plain.epochs if isinstance(plain, FineTuned) else 0

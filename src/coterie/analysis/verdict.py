@@ -18,7 +18,7 @@ from coterie.analysis.draws import DecidingTest, Gap
 from coterie.analysis.findings import Finding, Findings
 from coterie.analysis.metrics import SCORES
 from coterie.analysis.roles import MethodRole
-from coterie.analysis.verdict_rules import Decomposition, Outcome, classify_origin, compute_advised_repetitions
+from coterie.analysis.verdict_rules import Decomposition, classify_origin, compute_advised_repetitions, decide_by_interval
 from coterie.statistics import Interval
 
 TEST_NAMES: dict[DecidingTest | None, str] = {  # what decides over draws or seeds
@@ -115,9 +115,15 @@ def write_verdicts(findings: Findings) -> list[str]:
 
 def write_verdict(findings: Findings, finding: Finding) -> str:
     """What the study finds about one method."""
+    return " ".join(list_verdict_sentences(findings, finding))
+
+
+def list_verdict_sentences(findings: Findings, finding: Finding) -> list[str]:
+    """The same, sentence by sentence."""
     name = findings.display_name(finding.label)
     if not finding.gap.n:
-        return f"{name} cannot be judged: in no run did both it and {findings.display_name(findings.roles.baseline)} reach the last round."
+        base = findings.display_name(findings.roles.baseline)
+        return [f"{name} cannot be judged: in no run did both it and {base} reach the last round."]
     sentences = [_gain_sentence(findings, finding), *describe_divergence(finding), *_last_round_sentences(findings, finding)]
     if finding.gap.testable and finding.decomposition is not None:
         sentences.append(_origin_sentence(finding.decomposition, gained=finding.outcome == "better"))
@@ -126,7 +132,7 @@ def write_verdict(findings: Findings, finding: Finding) -> str:
         why = next(iter(finding.stopped.values()), "why is not recorded")
         pairs = f"{finding.missing} of {findings.repetitions.runs} pairs of runs"
         sentences.append(f"{pairs} are left out, since a run did not reach the end ({why}).")
-    return " ".join(sentences)
+    return sentences
 
 
 def _gain_sentence(findings: Findings, finding: Finding) -> str:
@@ -267,9 +273,7 @@ def recommend(findings: Findings) -> Recommendation | None:
     if base not in means or not any(found.gap.testable for label, found in findings.methods.items() if label != base):
         return None
     gaps = {label: findings.methods[label].gap for label in means if label != base}
-    ahead = {
-        label: means[label] for label, gap in gaps.items() if is_ahead(findings.methods[label].role, findings.methods[label].outcome, gap)
-    }
+    ahead = {label: means[label] for label in gaps if is_ahead(findings.methods[label])}
     if not ahead:
         return _make_recommendation(findings, base, f"No other method is significantly ahead of it{_describe_closest(findings, gaps)}.")
     label, best = choose_simplest(ahead, findings.roles.of)
@@ -280,9 +284,10 @@ def recommend(findings: Findings) -> Recommendation | None:
     return _make_recommendation(findings, label, f"{reason}.", best)
 
 
-def is_ahead(role: MethodRole, outcome: Outcome, gap: Gap) -> bool:
-    """Whether a method is significantly ahead of the baseline: simpler ways are no hypotheses, and are not corrected for."""
-    return outcome == "better" if role == "method" else gap.testable and gap.low > 0
+def is_ahead(finding: Finding) -> bool:
+    """Whether a method is significantly ahead of the baseline."""
+    outcome = finding.outcome if finding.role == "method" else decide_by_interval(finding.gap, finding.equivalence)
+    return outcome == "better"
 
 
 def choose_simplest(ahead: Mapping[str, float], roles: Mapping[str, MethodRole]) -> tuple[str, str]:

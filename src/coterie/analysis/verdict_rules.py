@@ -118,6 +118,13 @@ def decide_outcome(
     return "unproven" if gap.low > 0 and has_too_few(gap, test, tests) else "unclear"
 
 
+def decide_by_interval(gap: Gap, equivalence: Equivalence) -> Outcome:
+    """The outcome of a simpler method against the baseline: it is no hypothesis, so the interval decides and nothing is corrected for."""
+    if not gap.testable:
+        return "unjudged"
+    return "better" if gap.low > 0 else "worse" if gap.high < 0 else "same" if equivalence.is_significant else "unclear"
+
+
 def compute_needed_repetitions(tests: int) -> int:
     """Seeds or draws with which Wilcoxon's least p-value, 2 ** -n, corrected for so many tests, is below the level."""
     return floor(log2(max(tests, 1) / LEVEL)) + 1

@@ -3,6 +3,7 @@
 Any error that `describe_exit` does not know is a bug and keeps its traceback.
 """
 
+import codecs
 import errno
 import io
 import re
@@ -21,6 +22,18 @@ _OUT_OF_MEMORY = re.compile(
 MIN_ADDRESS_SPACE = 1400 << 20  # bytes: under 1000 MiB torch and pyarrow abort while they are loaded; with 1500 a small study runs
 
 
+# What is written for a sign that the terminal's encoding lacks: of a drawn interval, a minus, a dash.
+PLAIN_SIGNS = dict(zip("├┤─┼│┊●○◆−–…", "[]-+|:*o=--~", strict=True)) | {"±": "+-"}
+
+
+def _replace_signs(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(PLAIN_SIGNS.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("plain_signs", _replace_signs)
+
+
 class ExitMessage(NamedTuple):
     """The last sentence of a command, and its exit code."""
 
@@ -36,7 +49,7 @@ def main() -> None:
     """Entry point of the `coterie` command."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a sign that the terminal's encoding lacks must not end a run
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors="plain_signs")
     token = ON_COMMAND_LINE.set(True)
     try:
         check_address_space()

@@ -1,6 +1,6 @@
 """The commands, gathered."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,7 +28,7 @@ from coterie.cli import (
     show,
     verify,
 )
-from coterie.cli.terminal import InterruptibleGroup
+from coterie.cli.terminal import InterruptibleGroup, ReadableCommand, ReadableGroup
 
 app = typer.Typer(
     cls=InterruptibleGroup,
@@ -52,12 +52,19 @@ def set_global_options(
     """Federated learning for clients that resemble each other."""
 
 
-for command in (
-    *(run.run, plan.plan, compare.compare, resume.resume, report.report, inspect.inspect, reproduce.reproduce, show.show),
-    *(export.export, predict.predict, place.place, verify.verify, verify.digest, methods.methods, data.data, models.models),
-    *(serve.serve, join.join, launch.launch),
-):
-    app.command(command.__name__)(command)
-app.add_typer(federation.app, name="federation")
-app.add_typer(policy.app, name="policy")
-app.add_typer(ray.app, name="ray")
+COMMANDS: dict[str, tuple[Any, ...]] = {  # by panel of the help; groups by their name
+    "Study": (inspect.inspect, plan.plan, run.run, compare.compare, resume.resume, reproduce.reproduce),
+    "Evidence": (show.show, report.report, verify.verify, verify.digest),
+    "Use": (export.export, predict.predict, place.place),
+    "Real federation": (serve.serve, join.join, launch.launch),
+    "More": (data.data, methods.methods, models.models),
+}
+for panel, commands in COMMANDS.items():
+    for command in commands:
+        app.command(command.__name__, rich_help_panel=panel)(command)
+GROUPS = {"federation": (federation.app, "Real federation"), "policy": (policy.app, "Real federation"), "ray": (ray.app, "More")}
+for name, (group, panel) in GROUPS.items():
+    app.add_typer(group, name=name, cls=ReadableGroup, rich_help_panel=panel)
+for part in (app, federation.app, policy.app, ray.app):
+    for registered in part.registered_commands:
+        registered.cls = ReadableCommand

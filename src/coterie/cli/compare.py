@@ -1,6 +1,7 @@
 """`coterie compare`: methods with their controls, on one or several federations, ending with a verdict."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,21 +34,25 @@ def compare(
     data_seed: options.DataSeed = None,
     unseen: options.Unseen = None,
     data_dir: options.DataDir = None,
-    controls: Annotated[bool, typer.Option(help="Add local-only, both FedAvgs, fine-tuning; random, matched and oracle groups.")] = True,
+    controls: Annotated[bool, typer.Option(help="Add FedAvg variants, training alone, and random, matched and true groups.")] = True,
     finetune: Annotated[int, typer.Option(help="Epochs of the fine-tuned FedAvg.")] = 5,
-    tune: Annotated[bool, typer.Option("--tune", help="Give every method the rate that does best on clients' validation parts.")] = False,
+    tune: Annotated[bool, typer.Option("--tune", help="Tune the learning rate of every method on clients' validation parts.")] = False,
     grid: Annotated[str, typer.Option(help="The learning rates that --tune evaluates.")] = GRID,
-    extensions: Annotated[int, typer.Option(help="Times that --tune widens the grid on each side where a best rate is its edge.")] = 2,
+    extensions: Annotated[int, typer.Option(help="How often --tune extends the grid where a best rate is at its edge.")] = 2,
     tuning_seeds: Annotated[int, typer.Option(help="Seeds of --tune, from 1,000,000,000 on.")] = 2,
     metric: options.Metric = None,
-    budget: Annotated[float | None, typer.Option(help="Minutes after which to stop, with complete pairs of seeds.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Minutes to run at most; only complete pairs of runs are compared.")] = None,
     resume: options.Resume = False,
     trust: options.Trust = False,
     accept: options.Accept = False,
     track: options.Track = None,
+    details: options.Details = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare methods with their controls, paired over draws of the data and seeds, with tests and a verdict in words."""
+    """Compare methods with FedAvg and their controls: the verdict.
+
+    Runs are paired over draws of the data and seeds, and tested; the gain over FedAvg is printed with its 95 % interval.
+    """
     from coterie.cli.console import PlainConsole
     from coterie.cli.tables import print_comparison
     from coterie.evidence.settings import parse_seeds
@@ -87,8 +92,10 @@ def compare(
         if error.comparison is None:
             raise
         comparison, failed = error.comparison, error
-    print_comparison(comparison, console)
-    console.print(f"Evidence in {out}; add --resume to complete it if it is not.")
+    print_comparison(comparison, console, details=details)
+    place = shlex.quote(str(out))
+    more = f"coterie report {place}" if details else f"coterie show {place} --details, or coterie report {place}"
+    console.print(f"\nEvidence in {out}. More: {more}", soft_wrap=True)
     if as_json:
         print(json.dumps({"folder": str(out), **comparison.as_json()}))
     if failed is not None:

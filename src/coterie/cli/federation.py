@@ -29,7 +29,7 @@ def demo(
 ) -> None:
     """Four hospitals and a server on this machine: certificates, TLS, a comparison, its report. Takes one to two minutes on two cores."""
     from coterie.cli.console import PlainConsole
-    from coterie.deploy.flare.provision import create_federation
+    from coterie.deploy.flare.operator import create_federation
 
     stop_on_terminate()
     began, console = monotonic(), PlainConsole()
@@ -48,8 +48,8 @@ def _run_demo(federation: "FederationFolder", rounds: int, seeds: int, console: 
     from coterie.cli.tables import print_result
     from coterie.core.local import Local
     from coterie.core.plan import Plan
+    from coterie.deploy.flare.operator import supervise
     from coterie.deploy.flare.processes import run_server, run_sites
-    from coterie.deploy.flare.supervisor import supervise
     from coterie.deploy.server.runs import Order, make_run
     from coterie.deploy.site.policy import approve_orders
     from coterie.deploy.site.process import SiteSettings
@@ -83,7 +83,7 @@ def _run_demo(federation: "FederationFolder", rounds: int, seeds: int, console: 
             over.set()
             attending.join()
     if status != "complete":
-        raise UserError(f"The study ended early ({status}): {run.told.get('reason', '')}")
+        raise UserError(f"The study ended early ({status}): {run.status_details.get('reason', '')}")
     print_result(Result(Evidence.open(run.study)), console)
     return write_report(run.study).page
 
@@ -94,7 +94,7 @@ def _find_free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-app = typer.Typer(help="A real federation: certificates, kits, connected sites.", no_args_is_help=True)
+app = typer.Typer(help="Certificates, kits, sites and runs of a federation.", no_args_is_help=True)
 app.command("demo")(demo)
 Folder = Annotated[Path, typer.Argument(help="The federation's folder, on the server's machine.", metavar="DIR")]
 Name = Annotated[str, typer.Argument(help="The site's name.", metavar="SITE")]
@@ -107,7 +107,7 @@ def init_federation(
     sites: Annotated[str, typer.Option(help="The sites' names: a,b,c.")],
 ) -> None:
     """Make a federation: an authority, the server's certificate, and a kit for every site."""
-    from coterie.deploy.flare.provision import create_federation
+    from coterie.deploy.flare.operator import create_federation
     from coterie.deploy.server.federation import parse_address
 
     host, port = parse_address(server)
@@ -122,12 +122,11 @@ def init_federation(
 def add_site(
     folder: Folder,
     site: Name,
-    again: Annotated[bool, typer.Option("--again", help="Take back a site that was removed, with the certificate it had.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Restore a site that was removed, with its certificate.")] = False,
 ) -> None:
-    """One site more. The server need not be stopped."""
+    """Add a site. The server may keep running."""
     from coterie.deploy.certificates import restore_site
-    from coterie.deploy.flare.provision import add_site
-    from coterie.deploy.flare.supervisor import send_site_command
+    from coterie.deploy.flare.operator import add_site, send_site_command
     from coterie.deploy.server.federation import FederationFolder
 
     federation = FederationFolder.open(folder)
@@ -142,9 +141,9 @@ def add_site(
 
 @app.command("remove")
 def remove_site(folder: Folder, site: Name) -> None:
-    """Take a site out: it is not asked any more, at once, and cannot come in again."""
+    """Remove a site at once: it is not asked again and cannot rejoin."""
     from coterie.deploy.certificates import revoke_site
-    from coterie.deploy.flare.supervisor import send_site_command
+    from coterie.deploy.flare.operator import send_site_command
     from coterie.deploy.server.federation import FederationFolder
 
     federation = revoke_site(FederationFolder.open(folder), site)
@@ -160,7 +159,7 @@ def set_roster(
     clients: Annotated[int | None, typer.Option(help="Clients that the site may claim, at most.")] = None,
     samples: Annotated[int | None, typer.Option(help="Training samples that it may claim in total, at most.")] = None,
     ids: Annotated[str | None, typer.Option(help="The ids of its clients, the only ones that it may have: a,b,c.")] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Forget what was set for the site.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete what was set for the site.")] = False,
 ) -> None:
     """Set what a site may claim to have. Without an entry, what it first reports in a run. Valid from the next job on."""
     from coterie._util.errors import suggest_names
@@ -175,7 +174,7 @@ def set_roster(
     if site not in federation.sites:
         raise UserError(f"The federation {folder} has no site {site!r}: {suggest_names(site, federation.sites)}")
     if not clear and clients is None and samples is None and ids is None:
-        raise UserError("Specify what the site may claim: --clients N, --samples N or --ids a,b,c; or --clear to forget what was set.")
+        raise UserError("Specify what the site may claim: --clients N, --samples N or --ids a,b,c; or --clear to delete what was set.")
     roster.pop(site, None)
     if not clear:
         listed = None if ids is None else tuple(name.strip() for name in ids.split(",") if name.strip())
@@ -187,7 +186,7 @@ def set_roster(
 @app.command("request")
 def make_request(site: Name, out: Annotated[Path, typer.Option(help="Folder for the key and the request.")]) -> None:
     """At a site: make a key, which stays there, and a request that the operator signs."""
-    from coterie.deploy.flare.provision import request_certificate
+    from coterie.deploy.flare.operator import request_certificate
 
     path = request_certificate(site, out)
     print(f"Send {path} to the operator. The key {out / 'client.key'} stays here; put it into the kit's startup/ folder.")
@@ -198,7 +197,7 @@ def sign_request(
     folder: Folder, site: Name, file: Annotated[Path, typer.Argument(help="The site's request (.csr).", metavar="FILE")]
 ) -> None:
     """At the operator's: a kit, without a key, for a site that made its key itself."""
-    from coterie.deploy.flare.provision import sign_request
+    from coterie.deploy.flare.operator import sign_request
     from coterie.deploy.server.federation import FederationFolder
 
     federation = sign_request(FederationFolder.open(folder), site, file)
@@ -210,7 +209,7 @@ def renew_certificates(
     folder: Folder,
     names: Annotated[list[str] | None, typer.Argument(help="Sites, server or operator. Default: all.", metavar="[NAME]...")] = None,
 ) -> None:
-    """New certificates for the keys there are. Nothing secret travels: a site puts the new one into its kit, beside its key."""
+    """Renew the certificates of existing keys. No key is sent: a site puts its new certificate into its kit."""
     from coterie.deploy.certificates import renew_certificates
     from coterie.deploy.server.federation import FederationFolder
 

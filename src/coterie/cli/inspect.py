@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from coterie.inspect import Inspection
 
 
-@options.add_settings(Local, Execution, only=("epochs", "batch_size", "lr", "engine", "device", "threads"), epochs=3)
+@options.add_settings(Local, Execution, only=("epochs", "batch_size", "lr", "engine", "device", "threads"), epochs=3, lr=None)
 def inspect(
     given: dict[str, Any],
     data: Annotated[str | None, typer.Option(help="The federation, such as 'digits/rotated(clients=40,groups=4)'.")] = None,
     federation: Annotated[Path | None, typer.Option(help="Ask the sites of this real federation instead ('coterie federation').")] = None,
     model: options.Model = None,
-    seed: Annotated[int, typer.Option(help="Draws the random model, the halves and the reference.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random model, the halves and the reference.")] = 0,
     data_seed: options.DataSeed = None,
     data_dir: options.DataDir = None,
-    most: Annotated[int | None, typer.Option(help="Clients asked, a random sample of more.", show_default="2000")] = None,
+    most: Annotated[int | None, typer.Option(help="Clients asked at most; of more, a random sample.", show_default="2000")] = None,
     references: Annotated[int | None, typer.Option(help="Draws of one population to compare with.", show_default="99")] = None,
     labels: Annotated[bool, typer.Option("--labels/--no-labels", help="Whether label counts may leave the clients.")] = True,
     sketch: Annotated[int | None, typer.Option(help="Random projections sent instead of each gradient.", show_default="gradients")] = None,
@@ -42,7 +42,10 @@ def inspect(
     name: Annotated[str | None, typer.Option(help="With --federation: the run's name. Default: inspect.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Before training: do clients differ, beyond their labels, in distinct groups, and would grouping help?"""
+    """Before training: do clients form groups, and would they help?
+
+    Whether clients differ more than by chance, whether beyond their labels, and whether in distinct groups.
+    """
     from coterie.cli.console import PlainConsole
     from coterie.inspect import InspectPlan, PilotPlan, inspect_data
     from coterie.run.callbacks import StepsBar
@@ -144,7 +147,7 @@ def inspect_sites(folder: Path, wanted: "InspectOrder", name: str | None, as_jso
     run.place(Order(run.name, "inspect", wanted.as_json(), sites, len(sites), operator=get_operator_name()), SITE_TIMEOUT)
     status = follow_run(federation, run, console)
     if status != "complete":
-        raise UserError(f"{run.told.get('reason', f'The inspection ended early ({status}).')}")
+        raise UserError(f"{run.status_details.get('reason', f'The inspection ended early ({status}).')}")
     found = read_json(run.folder / ANSWERS_FILE)
     console.print(make_bold(f"{found['clients']} clients"), f", {wanted.model}", sep="")
     if found["left_out"]:

@@ -11,7 +11,7 @@ from coterie.cli.terminal import stop_on_terminate
 
 def join(
     kit: Annotated[Path, typer.Argument(help="The site's kit: the folder that the operator handed over.", metavar="KIT")],
-    data: Annotated[str, typer.Option(help="The site's data, such as 'csv(patients.csv,label=ill,client=ward)'. They stay here.")],
+    data: Annotated[str, typer.Option(help="The site's data, such as 'csv(FILE,label=COLUMN)'. They stay here.")],
     clients: Annotated[str | None, typer.Option(help="Which clients of the data this site holds: a,b. Default: all.")] = None,
     data_seed: options.DataSeed = None,
     data_dir: options.DataDir = None,
@@ -20,9 +20,11 @@ def join(
     wait: Annotated[float, typer.Option(help="Seconds to wait for the server.", min=1)] = 60.0,
     accept: options.Accept = False,
 ) -> None:
-    """Answer the server's questions from this site's data, as far as the kit's policy.toml allows, until Ctrl-C.
+    """Take part with a site's data, until Ctrl-C.
 
-    A new order is shown in words and answered after 'coterie policy approve KIT ORDER', or where policy.toml approves it ([approve])."""
+    The site answers the server as far as the kit's policy.toml allows.
+    A new order is shown in words and answered after 'coterie policy approve KIT ORDER', or where policy.toml approves it ([approve]).
+    """
     from coterie._util.errors import check_names
     from coterie.data.checks import check_before_use
     from coterie.deploy.certificates import check_kit

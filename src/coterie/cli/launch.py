@@ -34,7 +34,7 @@ def launch(
     model: options.Model = None,
     seeds: options.Seeds = None,
     name: Annotated[str | None, typer.Option(help="The run's name. Default: the study file's, or 'run'.")] = None,
-    minimum: Annotated[int | None, typer.Option(help="Sites to start with. Default: all of the federation.", min=1)] = None,
+    minimum: Annotated[int | None, typer.Option(help="Sites needed to start. Default: all of the federation.", min=1)] = None,
     timeout: Annotated[float, typer.Option(help="Seconds a site has to answer.", min=1)] = 600.0,
     purpose: Annotated[str, typer.Option(help="What the run is for: sites read it before they approve the order.")] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run --name, with more --rounds if given, or show it again.")] = False,
@@ -42,7 +42,10 @@ def launch(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Run methods on the sites of a federation: the rounds of 'coterie run', with clients at the sites."""
+    """Run methods on the connected sites.
+
+    The rounds are those of 'coterie run', with clients at the sites.
+    """
     from coterie.cli.console import PlainConsole
     from coterie.deploy.server.federation import FederationFolder, require_server
     from coterie.evidence.settings import parse_seeds
@@ -166,7 +169,7 @@ def _wait_for_result(folder: "FederationFolder", run: "RunFolder", seen: int, co
         console.print(f"The run continues. {_describe_next_commands(folder, run)}", soft_wrap=True)
         raise typer.Exit(130) from None
     if status != "complete":
-        reason = run.told.get("reason", "no reason is known")
+        reason = run.status_details.get("reason", "no reason is known")
         raise UserError(f"The run {run.name} was not completed ({status}): {reason}")
     result = Result(Evidence.open(run.study))
     print_result(result, console)

@@ -22,7 +22,7 @@ def methods(name: Annotated[str | None, typer.Argument(help="One method, for its
     console = PlainConsole()
     if name is None:
         console.print(make_listing(("method", "what it does"), ((entry, _get_summary(known, entry)) for entry in known)))
-        console.print("\nbehind a plus sign, around any method, such as 'fedavg+finetune(epochs=5)':")
+        console.print("\nWrappers are joined to any method with a plus sign, such as 'fedavg+finetune(epochs=5)':")
         console.print(make_listing(("wrapper", "what it does"), ((entry, _get_summary(wrappers, entry)) for entry in wrappers)))
         return
     kind: Any = (wrappers if name in wrappers else known)[name]

@@ -29,7 +29,10 @@ def place(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Place a new client: the model that the method gives it, how well it does, and how sure the place is."""
+    """Find the model for a new client, from its own rows.
+
+    Prints the model that the method assigns, its expected score, and how stable the choice is.
+    """
     from coterie.cli.console import PlainConsole
     from coterie.data.catalogue import load
     from coterie.deploy.bundle.export import find_recommendation, find_study, load_served_models
@@ -43,7 +46,7 @@ def place(
     method = method if chosen is None else chosen.label
     settings = Evidence.open(folder).settings
     name = client or data.stem
-    known = load(settings.data, settings.draws[0], data_dir).at(settings.plan.rounds)
+    known = load(settings.data, settings.draws[0], data_dir).at_round(settings.plan.rounds)
     new = load_newcomer(data, known, name, label, test)
     found = run_with_trust(
         lambda trusted: placed(

@@ -39,9 +39,13 @@ def plan(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Estimate what a study takes: client steps, seconds, memory and disk, and the messages of a real federation."""
+    """Estimate the time, memory and disk that a study takes.
+
+    Also its client steps, and the messages of a real federation.
+    """
     from coterie.cli.console import PlainConsole, make_bold
     from coterie.methods.catalogue import build
+    from coterie.run.callbacks import StepsBar
     from coterie.run.forecast import forecast
     from coterie.run.study import Study
 
@@ -52,7 +56,8 @@ def plan(
     for entry in read_studies(methods, given, trust, unseen):
         made = [build(spec, trust=True) for spec in entry.settings.methods]  # typed by the user, or in a file that is trusted
         study = Study.prepare(entry.settings, data_dir=data_dir, methods=made)
-        expected = forecast(study, entry.execution)
+        with StepsBar(console):
+            expected = forecast(study, entry.execution)
         with study.engine(entry.execution) as engine:
             chosen: Mapping[str, Route] = getattr(engine, "chosen", {})
         routes = {kind: {"route": route.name, "backend": route.backend, "why": route.why} for kind, route in chosen.items()}

@@ -9,7 +9,7 @@ import typer
 
 from coterie.cli import options
 
-app = typer.Typer(help="What a site answers, which orders it approves, and what may leave it.", no_args_is_help=True)
+app = typer.Typer(help="What may leave a site, and which orders it approves.", no_args_is_help=True)
 PRINTED_ENTRIES = 20  # of the log that are printed
 Order = Annotated[str, typer.Argument(help="The order: its run's name, or the beginning of its hash.", metavar="ORDER")]
 Kit = Annotated[Path, typer.Argument(help="The site's kit folder, or its policy file.", metavar="KIT")]
@@ -64,7 +64,7 @@ def print_default_policy() -> None:
 
 @app.command("orders")
 def list_orders(kit: Kit, as_json: options.AsJson = False) -> None:
-    """List the orders that have come, in words: which wait, which are approved, which are refused."""
+    """List the orders: pending, approved and refused."""
     from coterie.deploy.site.approvals import Approvals, format_order
 
     found = Approvals(kit).records()
@@ -89,14 +89,14 @@ def approve_order(kit: Kit, order: Order) -> None:
 
     found, record = Approvals(kit).decide(order, "approved")
     print("\n".join(format_order(found, record, kit)))
-    print("The site answers it from now on. Take it back with 'coterie policy refuse'.")
+    print("The site answers it from now on. Withdraw the approval with 'coterie policy refuse'.")
 
 
 @app.command("refuse")
 def refuse_order(
     kit: Kit, order: Order, reason: Annotated[str, typer.Option(help="The reason, in a sentence that the server receives.")] = ""
 ) -> None:
-    """Do not answer an order; one that was approved is not answered any more, at once."""
+    """Refuse an order, or withdraw its approval at once."""
     from coterie.deploy.site.approvals import Approvals
 
     found, record = Approvals(kit).decide(order, "refused", reason)
@@ -110,7 +110,7 @@ def audit_log(
     entries: Annotated[int, typer.Option(help="How many of the last entries to print.", min=0)] = PRINTED_ENTRIES,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check that no line of the site's log was changed, taken out or cut off since the last check, and print its last entries."""
+    """Check that no line of the site's log was changed or removed since the last check, and print its last entries."""
     from coterie.deploy.files import get_kit_files
     from coterie.deploy.site.audit import verify_kit_log
 

@@ -37,7 +37,10 @@ def predict(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Predict the classes, labels or numbers of rows with a bundle; of texts, how likely their tokens are."""
+    """Predict the classes, labels or numbers of rows with a bundle.
+
+    Of texts: how likely their tokens are.
+    """
     from coterie.cli.console import PlainConsole
     from coterie.deploy.bundle.export import find_recommendation, find_study, load_served_models
     from coterie.deploy.bundle.files import read_bundle

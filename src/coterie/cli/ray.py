@@ -7,12 +7,12 @@ import typer
 
 from coterie.cli.terminal import stop_on_terminate
 
-app = typer.Typer(help="A Ray cluster for tests. Real ones are started with Ray's own tools.", no_args_is_help=True)
+app = typer.Typer(help="Start a Ray cluster on this machine, for tests.", no_args_is_help=True)
 
 
 @app.callback()
 def describe_ray() -> None:
-    """A Ray cluster for tests. Real ones are started with Ray's own tools."""
+    """Start a Ray cluster on this machine, for tests."""
 
 
 @app.command("up")

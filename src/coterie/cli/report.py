@@ -22,13 +22,19 @@ def report(
     metric: options.Metric = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write report.html into the folder: the verdict in words, figures and tables; tables also as CSV, Markdown and LaTeX."""
+    """Write report.html: the verdict, figures and tables.
+
+    It is written into the folder; tables also as CSV, Markdown and LaTeX.
+    """
     from coterie.cli.console import PlainConsole
     from coterie.report import parse_formats
     from coterie.report import write_report as write
+    from coterie.run.callbacks import StepsBar
 
     console = PlainConsole(stderr=as_json)
-    made = write(folder, figures=parse_formats(figures), score=score, baseline=baseline, target=target, margin=margin / 100, metric=metric)
+    wanted = {"score": score, "baseline": baseline, "target": target, "margin": margin / 100, "metric": metric}
+    with StepsBar(console):
+        made = write(folder, figures=parse_formats(figures), **wanted)
     for fault in made.faults:
         console.print(fault, style="yellow", soft_wrap=True)
     tables, drawn, size = list(map(str, made.tables)), list(map(str, made.figures)), made.page.stat().st_size / (1 << 20)

@@ -24,23 +24,27 @@ def reproduce(
     name: Annotated[str | None, typer.Argument(help="A study of --list, or a file (.toml).")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the studies and what they need.")] = False,
     seeds: Annotated[str | None, typer.Option(help="Seeds instead of the study's own: 0-4 or 0,2,5.")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Cut every part to so many rounds.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Run at most this many rounds of every part.")] = None,
     data_dir: options.DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the evidence. Default: reproduced/NAME.")] = None,
     page: Annotated[Path | None, typer.Option(help="Also write the page, the scores and the figures into this folder.")] = None,
+    scores: Annotated[Path | None, typer.Option(help="Folder for the page's scores (CSV and JSON). Default: the page's.")] = None,
     from_: Annotated[
-        Path | None, typer.Option("--from", help="Run nothing: judge again from the scores (NAME.csv) that --page wrote once.")
+        Path | None, typer.Option("--from", help="Judge again from the scores (NAME.csv) that --page wrote, without any run.")
     ] = None,
     part: Annotated[list[str] | None, typer.Option(help="Run this part alone; may be given several times.")] = None,
     with_: Annotated[
-        Path | None, typer.Option("--with", help="Parts that are not run now come from the scores (NAME.csv) that --page wrote once.")
+        Path | None, typer.Option("--with", help="Take the parts that are not run from the scores (NAME.csv) that --page wrote.")
     ] = None,
     studies: Annotated[Path | None, typer.Option(help="Folder of study files. Default: ./studies and Coterie's own.")] = None,
     anyway: Annotated[bool, typer.Option("--anyway", help="Run parts that ask for a GPU without one.")] = False,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Run a paper's table or figure again, with controls, and judge its claims. A run that was stopped is resumed."""
+    """Run a paper's table or figure again and judge its claims.
+
+    Controls run beside it. A run that was stopped is resumed.
+    """
     from coterie.cli.console import PlainConsole, make_bold
     from coterie.reproduce import find_study, read_reproduction
     from coterie.run.callbacks import ProgressBar
@@ -81,7 +85,7 @@ def reproduce(
     console.print(*(f"Not answered by these runs: {text}." for text in unknown), sep="\n")
     console.print(make_bold(f"Verdict: {outcome.result.sentence}."))
     if page is not None:
-        console.print(f"Page in {write_page(outcome, page, command)}")
+        console.print(f"Page in {write_page(outcome, page, command, scores)}")
     if as_json:
         rows = [one.as_json() for one in outcome.result.results]
         early = {run.part.name: run.early for run in outcome.runs if run.early}

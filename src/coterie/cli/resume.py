@@ -23,17 +23,18 @@ if TYPE_CHECKING:
 def resume(
     folder: options.StudyFolder,
     given: dict[str, Any],
-    seeds: Annotated[str | None, typer.Option(help="More seeds: all that there should be in the end, 0-9 or 0,2,5.")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="More rounds: as many as there should be in the end.")] = None,
-    draws: Annotated[int | None, typer.Option(help="Of a comparison: more draws of the data, as many as there should be.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="All seeds that there should be in the end: 0-9 or 0,2,5.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds that there should be in the end.")] = None,
+    draws: Annotated[int | None, typer.Option(help="Of a comparison: draws of the data that there should be in the end.")] = None,
     data_dir: options.DataDir = None,
-    budget: Annotated[float | None, typer.Option(help="Of a comparison: stop after so many minutes, with complete pairs of seeds.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Of a comparison: minutes to run at most.")] = None,
     trust: options.Trust = False,
+    details: options.Details = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Complete a study, a comparison, or all studies below a folder; what is complete is only printed.
+    """Complete or extend the studies and comparisons in a folder.
 
-    With more seeds, rounds or draws than there are, they grow: nothing is run again.
+    What is complete is only printed. With more seeds, rounds or draws than there are, they grow: nothing is run again.
     """
     from coterie.cli.console import PlainConsole, make_bold
     from coterie.cli.tables import print_comparison, print_result
@@ -49,7 +50,7 @@ def resume(
     common: dict[str, Any] = {"more": more, "callbacks": [ProgressBar(console)], "data_dir": data_dir, **given}
     if (folder / REQUEST).is_file():
         comparison = run_with_trust(lambda trusted: resume_comparison(folder, budget=budget, trust=trusted, **common), trust)
-        print_comparison(comparison, console)
+        print_comparison(comparison, console, details=details)
         _print_page_is_outdated(folder, console)
         if as_json:
             print(json.dumps({"folder": str(folder), **comparison.as_json()}))
@@ -64,7 +65,7 @@ def resume(
         results.append(run_with_trust(lambda trusted, path=path: resume_study(path, trust=trusted, **common), trust))  # type: ignore[misc]
         settings = results[-1].evidence.settings
         console.print(make_bold(settings.data), f", {settings.model}, in {path}", sep="")
-        print_result(results[-1], console)
+        print_result(results[-1], console, details=details)
     _print_page_is_outdated(folder, console)
     if as_json:
         print(json.dumps(results[0].as_json(str(studies[0]))))

@@ -1,6 +1,7 @@
 """`coterie run`: methods side by side on one federation, or the studies of a file."""
 
 import json
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -36,9 +37,13 @@ def run(
     resume: options.Resume = False,
     trust: options.Trust = False,
     track: options.Track = None,
+    details: options.Details = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Run methods side by side: same partition, initial models, cohorts and batches for all."""
+    """Run methods side by side on one federation.
+
+    The partition, the initial models, the cohorts and the batches are the same for all.
+    """
     stop_on_terminate()
     given |= options.drop_unset(data=data, model=model, seeds=seeds, data_seed=data_seed)
     studies = read_studies(methods, given, trust, unseen)
@@ -48,7 +53,7 @@ def run(
     for entry in studies:
         root = out or entry.out  # studies of a grid get a folder each
         entry = replace(entry, out=root if root is None or len(studies) == 1 else root / entry.name)
-        has_finished &= _run_one(entry, data_dir, resume, as_json, track or [])
+        has_finished &= _run_one(entry, data_dir, resume, as_json, track or [], details)
     if not has_finished:
         raise typer.Exit(1)
 
@@ -69,12 +74,12 @@ def read_studies(methods: list[str], given: dict[str, Any], trust: bool, unseen:
     return studies if unseen is None else [entry.exclude_clients(unseen) for entry in studies]
 
 
-def _run_one(entry: "FileStudy", data_dir: Path | None, resume: bool, as_json: bool, track: list[str]) -> bool:
+def _run_one(entry: "FileStudy", data_dir: Path | None, resume: bool, as_json: bool, track: list[str], details: bool) -> bool:
     """Run a study and print its result; whether any of it reached the end."""
     from coterie.cli.console import PlainConsole, make_bold
     from coterie.cli.tables import print_result
     from coterie.methods.catalogue import build
-    from coterie.run.callbacks import ProgressBar, make_tracker
+    from coterie.run.callbacks import ProgressBar, StepsBar, make_tracker
     from coterie.run.result import describe_failures, has_no_finished_run
     from coterie.run.study import Study
 
@@ -83,13 +88,14 @@ def _run_one(entry: "FileStudy", data_dir: Path | None, resume: bool, as_json: b
         raise UserError("--resume needs --out: name the folder of the study to resume.")
     trackers = [make_tracker(name, entry.out) for name in track]
     made = [build(spec, trust=True) for spec in entry.settings.methods]  # typed by the user, or in a file that is trusted
-    study = Study.prepare(entry.settings, data_dir=data_dir, methods=made)
+    with StepsBar(console):
+        study = Study.prepare(entry.settings, data_dir=data_dir, methods=made)
     count = len(entry.settings.seeds)
     console.print(make_bold(entry.settings.data), f", {entry.settings.model}, {count} seed{'' if count == 1 else 's'}", sep="")
     result = study.run(out=entry.out, resume=resume, execution=entry.execution, callbacks=[ProgressBar(console), *trackers])
-    print_result(result, console)
+    print_result(result, console, details=details)
     if entry.out is not None:
-        console.print(f"Evidence in {entry.out}. Show it again: coterie show {entry.out}")
+        console.print(f"\nEvidence in {entry.out}. Show it again: coterie show {shlex.quote(str(entry.out))}", soft_wrap=True)
     if as_json:
         print(json.dumps(result.as_json(str(entry.out) if entry.out else None)))
     if has_no_finished_run(result):

@@ -9,11 +9,14 @@ from coterie.cli.terminal import stop_on_terminate
 
 
 def serve(folder: Annotated[Path, typer.Argument(help="The folder that 'coterie federation init' made.", metavar="DIR")]) -> None:
-    """Listen for sites and run what 'coterie launch' orders, until Ctrl-C. Interrupted runs resume by themselves."""
+    """Start the server: it runs what 'coterie launch' orders.
+
+    It listens for sites until Ctrl-C. Interrupted runs resume by themselves.
+    """
     from coterie.deploy.certificates import check_server_certificate, keep_only_authority
     from coterie.deploy.files import keep_private
+    from coterie.deploy.flare.operator import supervise
     from coterie.deploy.flare.processes import check_server_running, run_server
-    from coterie.deploy.flare.supervisor import supervise
     from coterie.deploy.server.federation import FederationFolder
 
     stop_on_terminate()

@@ -19,13 +19,18 @@ def show(
     folder: options.StudyFolder,
     groups: Annotated[bool, typer.Option("--groups", help="Also the group of each client after the last round.")] = False,
     out: Annotated[Path | None, typer.Option(help="With --groups: write client, group and round of every lane to this CSV file.")] = None,
+    details: options.Details = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Print the table of a study again, of every study below a folder, or the verdict of a comparison."""
+    """Print the result of a comparison or of studies again.
+
+    Of a folder with several studies, a table for each.
+    """
     from coterie.cli.console import PlainConsole
     from coterie.cli.tables import print_comparison
     from coterie.evidence.manifest import REQUEST, find_studies
     from coterie.evidence.reader import Evidence
+    from coterie.run.callbacks import StepsBar
     from coterie.run.result import Result
 
     console = PlainConsole(stderr=as_json)
@@ -36,8 +41,9 @@ def show(
     if compared:
         from coterie.analysis.comparison import open_comparison
 
-        comparison = open_comparison(folder)
-        print_comparison(comparison, console)
+        with StepsBar(console):
+            comparison = open_comparison(folder)
+        print_comparison(comparison, console, details=details)
         results = [Result(findings.records.evidence) for findings in comparison.federations] if groups or out is not None else []
         tree = {"folder": str(folder), **comparison.as_json()}
     else:
@@ -45,14 +51,14 @@ def show(
         trees = [result.as_json(str(path)) for path, result in zip(studies, results, strict=True)]
         tree = trees[0] if studies == [folder] else {"folder": str(folder), "studies": trees}
     for result in results:
-        _print_study(result, console, table=not compared, place=len(studies) > 1)
+        _print_study(result, console, table=not compared, place=len(studies) > 1, details=details)
         if groups or out is not None:
             _print_groups(result, console, out)
     if as_json:
         print(json.dumps(tree))
 
 
-def _print_study(result: "Result", console: "PlainConsole", *, table: bool, place: bool) -> None:
+def _print_study(result: "Result", console: "PlainConsole", *, table: bool, place: bool, details: bool) -> None:
     """Print the name of a study, and its table if `table`."""
     from coterie.cli.console import make_bold
     from coterie.cli.tables import print_result
@@ -61,7 +67,7 @@ def _print_study(result: "Result", console: "PlainConsole", *, table: bool, plac
     where = f", in {result.evidence.folder}" if place else ""
     console.print(make_bold(settings.data), f", {settings.model}, round {result.last} of {settings.plan.rounds}{where}", sep="")
     if table:
-        print_result(result, console)
+        print_result(result, console, details=details)
 
 
 def _print_groups(result: "Result", console: "PlainConsole", out: Path | None) -> None:

@@ -11,7 +11,8 @@ from coterie.analysis.metrics import SCORES, Metric
 from coterie.analysis.scores import DECILE_TITLES, TAIL_ROUNDS
 from coterie.analysis.verdict import TEST_NAMES, recommend
 from coterie.cli.console import PlainConsole, make_bold
-from coterie.cli.terminal import make_method_table
+from coterie.cli.overview_table import GRID_EDGE, print_overview
+from coterie.cli.terminal import make_method_table, shorten_names
 from coterie.run.result import Result
 
 if TYPE_CHECKING:
@@ -34,10 +35,13 @@ DIVERGED = " !"  # beside a score of models whose training diverged
 UNSEEN_CAPTION = "Unseen: after the last round, of the clients that took no part; they are in no other column."
 
 
-def print_result(result: Result, console: PlainConsole) -> None:
-    """The methods side by side, and every lane that did not reach the end."""
-    console.print(make_result_table(result))
-    if result.spread is not None:
+def print_result(result: Result, console: PlainConsole, *, details: bool = False) -> None:
+    """The methods side by side, and every lane that did not reach the end; with `details`, every score and quantiles over clients."""
+    table, legend = make_result_table(result, details=details)
+    console.print(table)
+    for line in legend:
+        console.print(line, style="dim")
+    if result.spread is not None and details:
         console.print(make_quantile_table(result.spread, result.metric))
     for sentence in dict.fromkeys(result.remarks):
         console.print(sentence, style="yellow", highlight=False, markup=False)
@@ -50,22 +54,26 @@ def print_result(result: Result, console: PlainConsole) -> None:
         console.print(f"{key.method}, seed {key.seed}{where}: {end}", style="yellow")
 
 
-def make_result_table(result: Result) -> "Table":
-    """The methods of a study side by side."""
+def make_result_table(result: Result, *, details: bool = False) -> "tuple[Table, list[str]]":
+    """The methods of a study side by side, and the legend of names that are cut."""
     frame = result.table()
-    short = result.evidence.settings.plan.rounds <= TAIL_ROUNDS  # then the last ten are all of them
-    frame = frame[[name for name in [*PERCENT_COLUMNS, *PLAIN_COLUMNS] if name in frame and not (short and name == "last10")]]
+    few = result.evidence.settings.plan.rounds <= TAIL_ROUNDS  # then the last ten are all of them
+    left_out = {"last10" if few else "" if details else "mean", "" if details else "seeds"}
+    frame = frame[[name for name in [*PERCENT_COLUMNS, *PLAIN_COLUMNS] if name in frame and name not in left_out]]
     measure = result.metric
-    means = "mean of all rounds" if short else f"mean of the last {TAIL_ROUNDS} rounds and of all rounds"
+    means = "mean of all rounds" if few else f"mean of the last {TAIL_ROUNDS} rounds{' and of all rounds' if details else ''}"
     caption = RESULT_CAPTION.format(f"{measure.title} in %" if measure.is_share else measure.times_100, means)
     caption += f" {UNSEEN_CAPTION}" if "unseen" in frame else ""
     caption += f" {DIVERGED.strip()}: training diverged." if result.diverged else ""
     best = str(frame["final"].idxmax()) if frame["final"].notna().any() and len(frame) > 1 else None
+    methods = [str(method) for method in frame.index]
+    names, legend = (methods, []) if details else shorten_names(methods)
     rows = []
-    for method, row in frame.iterrows():
+    for name, (method, row) in zip(names, frame.iterrows(), strict=True):
         mark = DIVERGED if method in result.diverged else ""
-        rows.append((str(method), *(_format_cell(name, value) + (mark if name == "final" else "") for name, value in row.items())))
-    return make_method_table([(PERCENT_COLUMNS | PLAIN_COLUMNS)[name] for name in frame.columns], rows, best, caption=caption)
+        rows.append((name, *(_format_cell(column, value) + (mark if column == "final" else "") for column, value in row.items())))
+    titles = [(PERCENT_COLUMNS | PLAIN_COLUMNS)[name] for name in frame.columns]
+    return make_method_table(titles, rows, bold=None if best is None else methods.index(best), caption=caption), legend
 
 
 def make_quantile_table(quantiles: "pd.DataFrame", measure: Metric) -> "Table":
@@ -98,23 +106,15 @@ COMPARISON_CAPTION = (
     "correction; lower: "
     "clients that score lower than under the baseline, and how many clearly do."
 )
-GRID_EDGE = " ^"  # beside a score at a learning rate at the edge of those evaluated
 
 
-def print_comparison(comparison: Comparison, console: PlainConsole) -> None:
-    """The verdicts and a table for each federation."""
-    verdicts = comparison.verdicts()
+def print_comparison(comparison: Comparison, console: PlainConsole, *, details: bool = False) -> None:
+    """An overview of each federation, or with `details` every verdict in words and a table of all methods and controls."""
     for findings in comparison.federations:
-        console.print("\n", make_bold(findings.data), f", {findings.repetitions}, to round {findings.scope.last}", sep="")
-        for sentence in verdicts[findings.data]:
-            console.print(f"- {sentence}")
-        console.print(_make_comparison_table(findings, comparison.at_edge(findings)))
-        if (chosen := recommend(findings)) is not None:
-            console.print(make_bold("Recommended: "), f"{chosen.name} ({chosen.meaning}). {chosen.reason}", sep="", soft_wrap=True)
-        if findings.unseen is not None:
-            console.print(_make_unseen_table(findings.unseen))
-        for remark in collect_remarks(findings.records.evidence):
-            console.print(remark, style="yellow")
+        if details:
+            _print_details(comparison, findings, console)
+        else:
+            print_overview(findings, comparison.at_edge(findings), console)
     if (ranks := comparison.ranking) is not None:
         order = sorted(zip(ranks.ranks, ranks.methods, strict=True))
         listed = ", ".join(f"{method} {rank:.2f}" for rank, method in order)
@@ -122,6 +122,19 @@ def print_comparison(comparison: Comparison, console: PlainConsole) -> None:
         console.print(f"Friedman's p = {ranks.p:.3g}; ranks less than {ranks.difference:.2f} apart do not differ significantly.")
     for fault in comparison.faults:
         console.print(fault, style="yellow")
+
+
+def _print_details(comparison: Comparison, findings: Findings, console: PlainConsole) -> None:
+    console.print("\n", make_bold(findings.data), f", {findings.repetitions}, to round {findings.scope.last}", sep="")
+    for sentence in comparison.verdicts()[findings.data]:
+        console.print(f"- {sentence}")
+    console.print(_make_comparison_table(findings, comparison.at_edge(findings)))
+    if (chosen := recommend(findings)) is not None:
+        console.print(make_bold("Recommended: "), f"{chosen.name} ({chosen.meaning}). {chosen.reason}", sep="", soft_wrap=True)
+    if findings.unseen is not None:
+        console.print(_make_unseen_table(findings.unseen))
+    for remark in collect_remarks(findings.records.evidence):
+        console.print(remark, style="yellow")
 
 
 def _make_comparison_table(findings: Findings, at_edge: frozenset[str]) -> "Table":

@@ -3,18 +3,19 @@
 Rich is imported inside functions only, because it is slow to import.
 """
 
+import re
 import shlex
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from coterie._util.errors import Notice
 from coterie.cli import StoppedError
@@ -22,6 +23,7 @@ from coterie.core.specs import UntrustedCodeError
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 T = TypeVar("T")
 TABLE_STYLE: dict[str, Any] = {"header_style": "bold", "box": None, "pad_edge": False}
@@ -55,7 +57,36 @@ def stop_on_terminate() -> None:
     signal.signal(signal.SIGTERM, interrupt)
 
 
-class InterruptibleGroup(TyperGroup):
+DEFAULT_TEXT = re.compile(r"\s*Default: (.+)\.$", re.DOTALL)
+
+
+class ReadableHelp:
+    """Help in which a flag has no type, and a text that ends with 'Default: X.' shows X where Typer shows defaults."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            help_text = getattr(param, "help", None) or ""
+            if (found := DEFAULT_TEXT.search(help_text)) is not None:
+                param.help, param.show_default = help_text[: found.start()], found[1]
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+            elif getattr(param, "multiple", False):
+                param.metavar = "<str>"
+        if params[-1].name == "help" and len(params) > 1:
+            params[-1].rich_help_panel = getattr(params[-2], "rich_help_panel", None)  # in the last panel
+        return params
+
+
+class ReadableCommand(ReadableHelp, TyperCommand):
+    """A command with readable help."""
+
+
+class ReadableGroup(ReadableHelp, TyperGroup):
+    """A group of commands with readable help."""
+
+
+class InterruptibleGroup(ReadableGroup):
     """Commands that report their interruption and notices. Typer alone would exit without a message."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -119,14 +150,27 @@ def make_listing(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> "Tabl
     return table
 
 
-def make_method_table(columns: Iterable[str], rows: Iterable[Sequence[str]], bold: str | None = None, **ways: Any) -> "Table":
-    """A row for each method: its name, then numbers. The row of the method `bold` is printed so."""
+def make_method_table(
+    columns: Iterable[str], rows: Iterable[Sequence["str | Text"]], *, bold: int | None = None, left: Collection[str] = (), **ways: Any
+) -> "Table":
+    """A row for each method: its name, then numbers, or drawings in the columns `left`. The row `bold` is printed so."""
     from rich.table import Column, Table
 
-    numbers = (Column(name, justify="right", no_wrap=True) for name in columns)
+    cells = (Column(name, justify="left" if name in left else "right", no_wrap=True) for name in columns)
     table = Table(
-        Column("method", overflow="fold", min_width=12), *numbers, caption_justify="left", title_justify="left", **TABLE_STYLE, **ways
+        Column("method", overflow="fold", min_width=MIN_NAME), *cells, caption_justify="left", title_justify="left", **TABLE_STYLE, **ways
     )
-    for row in rows:
-        table.add_row(*row, style="bold" if row[0] == bold else None)
+    for number, row in enumerate(rows):
+        table.add_row(*row, style="bold" if number == bold else None)
     return table
+
+
+MIN_NAME, MAX_NAME = 12, 26  # columns of a table
+
+
+def shorten_names(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The names, long ones cut and numbered, and a legend with a line for each of these."""
+    long = [name for name in dict.fromkeys(names) if len(name) > MAX_NAME]
+    marks = {name: f"…[{number}]" for number, name in enumerate(long, 1)}
+    short = [f"{name[: MAX_NAME - len(marks[name])]}{marks[name]}" if name in marks else name for name in names]
+    return short, [f"{mark[1:]} {name.strip()}" for name, mark in marks.items()]

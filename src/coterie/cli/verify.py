@@ -13,13 +13,18 @@ if TYPE_CHECKING:
 
 
 def verify(folder: options.StudyFolder, as_json: options.AsJson = False) -> None:
-    """Check every file, checkpoint and row of a study, or of all below a folder: exit code 0 if it is intact, 1 if anything is damaged."""
+    """Check every file, checkpoint and row of studies for damage.
+
+    Exit code 0 if all are intact, 1 if anything is damaged.
+    """
     from coterie.cli.console import PlainConsole
     from coterie.evidence.manifest import find_broken_seals, find_studies
     from coterie.evidence.verify import verify as verify_study
+    from coterie.run.callbacks import StepsBar
 
     console = PlainConsole(stderr=as_json, soft_wrap=True)
-    found = [verify_study(path) for path in find_studies(folder)]
+    with StepsBar(console):
+        found = [verify_study(path) for path in find_studies(folder)]
     for one in found:
         _print_verification(one, console)
     beside = [f"{folder / name} {wrong}" for name, wrong in find_broken_seals(folder).items()]
@@ -36,9 +41,9 @@ def verify(folder: options.StudyFolder, as_json: options.AsJson = False) -> None
 def _print_verification(found: "Verification", console: "PlainConsole") -> None:
     held = f"{len(found.good)} segment{'' if len(found.good) == 1 else 's'} with {sum(found.good.values())} rounds of lanes"
     if found.whole:
-        console.print(f"{found.folder} is whole: {held}, as they were written.")
+        console.print(f"{found.folder} is intact: {held}.")
     else:
-        console.print(f"{found.folder} is damaged. Still as they were written: {held}.", style="yellow")
+        console.print(f"{found.folder} is damaged. Intact: {held}.", style="yellow")
     for sentence in found.damaged:
         console.print(f"- {sentence}")
     if found.damaged:
@@ -53,13 +58,16 @@ def digest(
     folder: options.StudyFolder,
     counts: Annotated[bool, typer.Option("--counts", help="Hash counts only, which do not depend on how a processor rounds.")] = False,
 ) -> None:
-    """Print the hash of a study's settings and findings; equal hashes mean equal evidence.
+    """Print the hash of a study's settings and results.
 
-    Of a folder with several studies, one line each with its place, and last the hash of them all.
+    Equal hashes mean equal evidence. Of a folder with several studies, one line each with its place, and last the hash of them all.
     """
+    from coterie.cli.console import PlainConsole
     from coterie.evidence.verify import combine_digests, compute_digests
+    from coterie.run.callbacks import StepsBar
 
-    found = compute_digests(folder, counts=counts)
+    with StepsBar(PlainConsole(stderr=True)):
+        found = compute_digests(folder, counts=counts)
     if list(found) == ["."]:
         print(found["."])
         return

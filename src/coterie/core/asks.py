@@ -94,11 +94,6 @@ class Reply:
         """By name, the declaration of each `column`."""
         return _get_columns(cls)  # type: ignore[arg-type]  # mypy looks at the hash of replies, not of their class
 
-    @classmethod
-    def get_checked_columns(cls) -> frozenset[str]:
-        """The columns in which some numbers cannot be right."""
-        return _get_checked_columns(cls)  # type: ignore[arg-type]
-
     def __len__(self) -> int:
         return len(self.clients)
 
@@ -232,8 +227,12 @@ class ModelAsk(Ask[R]):
 class Train(ModelAsk[Trained]):
     """Ask clients to train locally and send the model back.
 
-    Example:
-        trained = yield from Train(ctx.cohort(), state.models, ctx.local)
+    Args:
+        clients: (n,) the clients' numbers.
+        models: (k, d) the models that are sent; `start` is the row of each client.
+        local: Settings of local training.
+
+    Example: ``trained = yield from ct.Train(ctx.cohort(), state.models, ctx.local)``.
     """
 
     reply = Trained
@@ -271,11 +270,7 @@ class Train(ModelAsk[Trained]):
 
 @dataclass(frozen=True)
 class Gradient(ModelAsk[Gradients]):
-    """Ask for the full-batch mean gradient at the model sent.
-
-    Example:
-        gradients = yield from Gradient(ctx.cohort(), state.models)
-    """
+    """Ask for the full-batch mean gradient at the model sent: ``gradients = yield from ct.Gradient(ctx.cohort(), state.models)``."""
 
     reply = Gradients
 
@@ -287,11 +282,7 @@ class Gradient(ModelAsk[Gradients]):
 
 @dataclass(frozen=True)
 class Losses(ModelAsk[LossTable]):
-    """Ask for the mean loss of each of k models on the client's own data.
-
-    Example:
-        table = yield from Losses(ctx.cohort(), state.models)
-    """
+    """Ask for the mean loss of each of k models on the client's own data: ``table = yield from ct.Losses(ctx.cohort(), state.models)``."""
 
     reply = LossTable
     every_model = True
@@ -305,11 +296,7 @@ class Losses(ModelAsk[LossTable]):
 
 @dataclass(frozen=True)
 class AskErrors(ModelAsk[Errors]):
-    """Ask for the errors of each of k models on the client's training data (for PNI).
-
-    Example:
-        errors = yield from AskErrors(clients, models)
-    """
+    """Ask for the errors of each of k models on clients' training data (for PNI): ``errors = yield from ct.AskErrors(clients, models)``."""
 
     reply = Errors
     every_model = True
@@ -324,6 +311,8 @@ class Evaluate(Ask[Evaluated]):
 
     With ``part="central"`` every row of the serving is judged on the server's own test set instead; no client is asked. With ``"marked"``
     it is judged on test samples that carry the mark of a simulated backdoor.
+
+    Example: ``judged = yield from ct.Evaluate(serving, "validation")``.
     """
 
     reply = Evaluated
@@ -346,11 +335,6 @@ class Evaluate(Ask[Evaluated]):
 @cache
 def _get_columns(reply: type[Reply]) -> dict[str, Mapping[str, Any]]:
     return {f.name: f.metadata for f in fields(reply) if "dtype" in f.metadata}
-
-
-@cache
-def _get_checked_columns(reply: type[Reply]) -> frozenset[str]:
-    return frozenset(name for name, column in reply.columns().items() if column["finite"] or column["positive"])
 
 
 def _take_rows(record: Any, rows: Array, n: int, exclude: tuple[str, ...] = ()) -> dict[str, Any]:

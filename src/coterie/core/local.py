@@ -58,17 +58,12 @@ def parse_augmentation(text: str | None) -> Augmentation | None:
         value = spec.args[0] if spec.args else _DEFAULTS[spec.name]
         if spec.name in found or spec.kwargs or len(spec.args) > (spec.name != "flip"):
             raise UserError(f"Augmentation {text!r}: write each once, as in 'flip+crop(4)+jitter(0.2)+rotate(15)'.")
-        if spec.name != "flip":
-            _check_number(spec.name, value)
+        fits = isinstance(value, int if spec.name == "crop" else (int, float)) and not isinstance(value, bool)
+        if spec.name != "flip" and not (fits and 0 < value <= _MAXIMA[spec.name]):
+            kind = "a whole number" if spec.name == "crop" else "a number"
+            raise UserError(f"Augmentation {spec.name}({value!r}) should be {kind} above 0 and at most {_MAXIMA[spec.name]:g}.")
         found[spec.name] = value
     return Augmentation(**found)  # type: ignore[arg-type]
-
-
-def _check_number(name: str, value: object) -> None:
-    fits = isinstance(value, int if name == "crop" else (int, float)) and not isinstance(value, bool)
-    if not fits or not 0 < value <= _MAXIMA[name]:  # type: ignore[operator]
-        kind = "a whole number" if name == "crop" else "a number"
-        raise UserError(f"Augmentation {name}({value!r}) should be {kind} above 0 and at most {_MAXIMA[name]:g}.")
 
 
 Weights = Mapping[str, "Tensor"]  # the tensors of a model by name: parameters and buffers
@@ -76,7 +71,7 @@ MODEL = "model"  # the loop whose result is sent back as the client's model
 
 
 class Step(Protocol):
-    """What a rule sees at one step of one client."""
+    """What a rule sees at one step of one client: ``step.loss(step.outputs())`` is the study's own loss."""
 
     @property
     def loop(self) -> str:
@@ -121,7 +116,10 @@ class Step(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalRule(ABC):
-    """A frozen dataclass of numbers, with the loss of a step."""
+    """What clients minimise in a method of one's own: a frozen dataclass of numbers, with the loss of a step.
+
+    Example: ``local = ctx.local.replace(rule=Smoothed(share=0.1))`` in a method's round; the module's text has the class.
+    """
 
     loops: ClassVar[Sequence[str]] = (MODEL,)  # trained one after the other: from `extra[loop]` where there is one, else the model received
     needs: ClassVar[Sequence[str]] = ()  # the names in `extra` that an ask must bring along
@@ -151,23 +149,19 @@ def make_optimizer(weights: "list[Tensor]", local: "Local") -> "torch.optim.Opti
 
 @dataclass(frozen=True, kw_only=True)
 class Local:
-    """The settings of local training.
+    """The settings of local training, as ``coterie run --help`` explains them: ``ct.Local(epochs=2, batch_size=None, lr=0.1)``."""
 
-    Each field's help is printed by ``coterie run --help``.
+    panel: ClassVar[str] = "Training"  # of the command line's help
 
-    Example:
-        Local(epochs=2, batch_size=None, lr=0.1)
-    """
-
-    epochs: int = setting(1, "Local epochs a round.", least=1)
-    batch_size: int | None = setting(10, "Batch size; 0 is the full batch.", least=1, flag="--batch", zero_is_none=True)
+    epochs: int = setting(1, "Local epochs a round.", minimum=1)
+    batch_size: int | None = setting(10, "Batch size; 0 is the full batch.", minimum=1, flag="--batch", zero_is_none=True)
     lr: float = setting(0.05, "Local learning rate.", above=0)
-    momentum: float = setting(0.0, "Local momentum.", least=0, below=1)
-    weight_decay: float = setting(0.0, "Local weight decay.", least=0)
-    optimizer: Literal["sgd", "adam", "adamw"] = setting("sgd", "Local optimiser; adamw runs client by client.")
-    mu: float = setting(0.0, "Weight of a proximal term: mu * (w - anchor) is added to the gradient.", least=0)
-    max_steps: int | None = setting(None, "Steps at most; default: all that the epochs take.", least=1)
-    augment: str | None = setting(None, "Random changes of training images: flip+crop(4)+jitter(0.2)+rotate(15), or some of them.")
+    momentum: float = setting(0.0, "Local momentum.", minimum=0, below=1)
+    weight_decay: float = setting(0.0, "Local weight decay.", minimum=0)
+    optimizer: Literal["sgd", "adam", "adamw"] = setting("sgd", "Local optimiser: sgd, adam, or adamw (client by client).")
+    mu: float = setting(0.0, "Weight of a proximal term: mu * (w - anchor) is added to the gradient.", minimum=0)
+    max_steps: int | None = setting(None, "Steps at most. Default: all that the epochs take.", minimum=1)
+    augment: str | None = setting(None, "Random changes of training images: flip, crop(4), jitter(0.2), rotate(15), joined by plus signs.")
     rule: LocalRule | None = None  # a loss and a step of one's own
 
     def __post_init__(self) -> None:

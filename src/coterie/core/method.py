@@ -59,7 +59,7 @@ class MemoryNeeds:
     """Models at a time, beside those of the round's cohort and the few that are shared. A lower bound, not a promise."""
 
     kept: float = 0.0  # for each client that has taken part, in the state, from round to round and in every checkpoint
-    everybody: bool = False  # whether some round has all clients train at once
+    all_train: bool = False  # whether some round has all clients train at once
     gathered: int = 0  # clients that some round has train at once, where its cohort is smaller
     placing: bool = False  # whether newcomers train to be placed, some at a time
     served: float = 0.0  # for each client that is evaluated: a model of its own
@@ -79,7 +79,7 @@ class MemoryNeeds:
 
 
 NO_MEMORY_NEEDS = MemoryNeeds()
-ALL_CLIENTS_TRAIN = MemoryNeeds(everybody=True)
+ALL_CLIENTS_TRAIN = MemoryNeeds(all_train=True)
 S = TypeVar("S", bound=State)
 T = TypeVar("T")
 Round = Generator[Ask[Any], Any, T]
@@ -89,7 +89,10 @@ Aggregate = Callable[[Mixing, Floats, Floats], tuple[Floats, Mixing]]
 
 @dataclass(frozen=True)
 class Context:
-    """What a method may know in one round: the roster, the layout, the plan, and randomness by purpose."""
+    """What a method may know in one round: the roster, the layout, the plan, and randomness by purpose.
+
+    Example: ``cohort = ctx.cohort()`` draws the clients of the round, and ``ctx.mix(mixing, replies, before)`` makes the new models.
+    """
 
     roster: Roster
     layout: Layout
@@ -178,7 +181,9 @@ def done(value: T) -> Round[T]:
         value: What the round returns.
 
     Returns:
-        A generator, for a method's `start` or `serve`: ``return done(state)``.
+        A generator, for a method's `start` or `serve`.
+
+    Example: ``return ct.done(state)``.
     """
     return value
     yield  # unreachable; makes this function a generator
@@ -200,6 +205,8 @@ class Method(ABC, Generic[S]):
     """An algorithm: hyper-parameters, and three generators that ask clients and wait.
 
     A method sees a roster and replies, never data. Subclasses are frozen dataclasses whose constructors only store.
+
+    Example: ``class Mine(ct.OneModelMethod)`` with a method ``round(self, state, ctx)``; a tutorial writes one.
     """
 
     def __post_init__(self) -> None:
@@ -256,7 +263,7 @@ class Method(ABC, Generic[S]):
     @property
     def weighs_alike(self) -> bool:
         """Whether it counts clients (or clusters of them) alike where FedAvg counts samples."""
-        return False
+        return getattr(self, "weighting", None) == "uniform"
 
     @property
     def groups_cohort(self) -> bool:
@@ -289,7 +296,7 @@ class Problem:
     validation: bool = False  # whether clients have validation parts
     central: bool = False  # whether the server has a test set of its own
     task: Task = CLASSIFICATION
-    everybody: "Problem | None" = None  # the same with those clients, last, that take no part and are served all the same
+    with_unseen: "Problem | None" = None  # the same with the unseen clients, last: they take no part and are served
 
     @property
     def roster(self) -> Roster:

@@ -37,12 +37,14 @@ class Mixing:
     """The matrix [A | B] over [replies | models before]: row j holds what the new model j is made of.
 
     It is evidence: one can read from it how much each client counted. Rows sum to one wherever the rule averages.
+
+    Example: ``ct.Mixing.average(trained.clients, trained.sizes)``.
     """
 
     clients: Ids  # (n,) whose replies the columns of A are
     replies: Doubles  # (k, n) A
     before: Doubles  # (k, k0) B; all zero where nothing of the old models is kept
-    averages: bool = True  # False for rules that do not average (FedAtt, Reptile steps, literal variants)
+    averages: bool = True  # False for rules that do not average (FedAtt, Reptile steps, trimmed means, literal variants)
     composed: tuple[Doubles, "Mixing"] | None = None  # (k, k) and what it was multiplied with, where models are made of groups' means
     parts: tuple[MixedTensor, ...] = ()  # where tensors are weighted apart; the matrix is then their mean by size, for the record
     bounded: bool = False  # the bound on sites' shares is applied already: `site_shares`
@@ -84,6 +86,16 @@ def mix(mixing: Mixing, vectors: Floats, before: Floats) -> Floats:
 
     Each row is summed by itself, client after client in ascending order, leaving out zero weights: a row's bits depend neither on the
     other rows, nor on clients that do not count in it, nor on the order of arrival.
+
+    Args:
+        mixing: The matrix.
+        vectors: (n, d) the replies.
+        before: (k0, d) the models before.
+
+    Returns:
+        (k, d) the new models.
+
+    Example: ``models = ct.mix(mixing, trained.vectors, state.models)``.
     """
     before = np.atleast_2d(before)
     parts = mixing.parts or (MixedTensor(0, before.shape[1], mixing.replies, mixing.before),)
@@ -182,7 +194,6 @@ def bound_shares(weights: Doubles, sites: Ints, most: float) -> Doubles:
 
 
 def _compute_site_shares(magnitudes: Doubles, sites: Ints) -> tuple[Ints, Doubles]:
-    """The sites that have any weight, and the share of each."""
     sums = np.asarray(np.bincount(sites, weights=magnitudes) if len(sites) else np.zeros(0), dtype=np.float64)
     own = np.flatnonzero(sums).astype(np.int64)
     return own, sums[own] / sums.sum() if len(own) else sums[own]

@@ -61,7 +61,7 @@ class Scale(Attack):
 class Noise(Attack):
     """Adds Gaussian noise to what it sends; those that collude all add the same."""
 
-    factor: float = setting(3.0, "Length of the noise, in lengths of the client's own update.", least=0)
+    factor: float = setting(3.0, "Length of the noise, in lengths of the client's own update.", minimum=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,28 +89,17 @@ class Backdoor(Attack):
 
     on_data = True
 
-    target: int = setting(0, "The class that marked samples shall be taken for.", least=0)
+    target: int = setting(0, "The class that marked samples shall be taken for.", minimum=0)
 
 
-attacks: Registry[Attack] = Registry("attack")
-attacks.add("signflip", SignFlip)
-attacks.add("scale", Scale)
-attacks.add("noise", Noise)
-attacks.add("labelflip", LabelFlip)
-attacks.add("backdoor", Backdoor)
-attacks.add("count", Count)
-attacks.add("mimic", Mimic)
+attacks: Registry[Attack] = Registry(
+    "attack", signflip=SignFlip, scale=Scale, noise=Noise, labelflip=LabelFlip, backdoor=Backdoor, count=Count, mimic=Mimic
+)
 
 
 def parse_attack(text: str | None) -> Attack | None:
     """The attack that a spec such as ``signflip(share=0.2)`` names; None for no attack."""
     return None if text is None else attacks.build(text)
-
-
-def refuse_attack(text: str | None) -> None:
-    """A real federation's clients are what they are."""
-    if text is not None:
-        raise UserError(f"The attack {text!r} is simulated, and a real federation has real clients: omit --attack.")
 
 
 SPEED_COLUMNS = ("client", "time")
@@ -147,7 +136,7 @@ class Equal(Speeds):
 class LogNormal(Speeds):
     """The logarithm of the time is normal: half of the clients take more than 1, a sixth more than e^sigma."""
 
-    sigma: float = setting(1.0, "Standard deviation of the logarithm.", least=0)
+    sigma: float = setting(1.0, "Standard deviation of the logarithm.", minimum=0)
 
     def usual(self, roster: Roster, seed: int) -> Doubles:
         shares = to_uniforms(roster.draws(make_key(seed, "speed"), roster.clients)) + 2.0**-54  # never 0, of which there is no quantile
@@ -200,10 +189,7 @@ class SpeedsFromFile(Speeds):
         return found
 
 
-speeds: Registry[Speeds] = Registry("setting of speeds")
-speeds.add("equal", Equal)
-speeds.add("lognormal", LogNormal)
-speeds.add("slowed", Slowed)
+speeds: Registry[Speeds] = Registry("setting of speeds", equal=Equal, lognormal=LogNormal, slowed=Slowed)
 
 
 def parse_speeds(text: str | None) -> Speeds | None:
@@ -213,72 +199,72 @@ def parse_speeds(text: str | None) -> Speeds | None:
     return SpeedsFromFile(path=text) if text.lower().endswith(".csv") else speeds.build(text)
 
 
-def refuse_speeds(text: str | None) -> None:
-    """A real federation's clients take their own time."""
-    if text is not None:
-        raise UserError(f"The speeds {text!r} are simulated, and a real federation's clients take their own time: omit --speeds.")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The settings that all methods of a study share: rounds, cohorts, learning rate, simulated conditions.
+    """The settings that all methods of a study share, as ``coterie run --help`` explains them.
 
-    Each field's help is printed by ``coterie run --help``.
-
-    Example:
-        Plan(rounds=100, cohort=10, local=Local(epochs=2, lr=0.1))
+    Example: ``ct.Plan(rounds=100, cohort=10, local=ct.Local(epochs=2, lr=0.1))``.
     """
 
-    rounds: int = setting(30, "Rounds.", least=1)
-    cohort: int | None = setting(None, "Clients a round. Default: all that can be reached, or the window's share.", least=1)
+    panel: ClassVar[str] = "Who takes part"  # of the command line's help
+
+    rounds: int = setting(30, "Rounds.", minimum=1, panel="Training")
+    cohort: int | None = setting(None, "Clients a round. Default: all that can be reached, or the window's share.", minimum=1)
     selection: str = setting(
         "uniform",
         "Which clients take part: uniform (a new sample each round), windows (over a random order) or 'package.module:function'.",
     )
-    window: float = setting(0.3, "Share of the clients in a window, unless the cohort is given.", above=0, most=1)
-    decay: float = setting(1.0, "Factor on the learning rate after each round (of schedule=step: after every step).", above=0, most=1)
-    schedule: Literal["exponential", "step", "cosine"] = setting(
-        "exponential", "How the learning rate falls: by decay each round, by decay in steps, or to nothing along a cosine."
+    window: float = setting(0.3, "Share of the clients in a window; --cohort replaces it.", above=0, maximum=1)
+    decay: float = setting(
+        1.0, "Factor on the learning rate after each round (of schedule=step: after every step).", above=0, maximum=1, panel="Training"
     )
-    step_every: int = setting(10, "Rounds between the steps of schedule=step.", least=1)
-    dropout: float = setting(0.0, "Share of clients that do not answer in a round.", least=0, below=1)
-    stragglers: float = setting(0.0, "Share of clients that finish only part of their epochs.", least=0, most=1)
+    schedule: Literal["exponential", "step", "cosine"] = setting(
+        "exponential",
+        "How the learning rate falls: exponential (by decay each round), step (by decay in steps) or cosine (to zero).",
+        panel="Training",
+    )
+    step_every: int = setting(10, "Rounds between the steps of schedule=step.", minimum=1, panel="Training")
+    dropout: float = setting(0.0, "Share of clients that do not answer in a round.", minimum=0, below=1)
+    stragglers: float = setting(0.0, "Share of clients that finish only part of their epochs.", minimum=0, maximum=1)
     speeds: str | None = setting(
         None, "How long clients take in simulated time: equal, lognormal(1.0), slowed(share=0.1,factor=10), or a CSV file of client,time."
     )
     buffer_size: int | None = setting(
-        None, "Aggregate after this many answers; later answers join later rounds (FedBuff). Default: wait for all.", least=1
+        None, "Aggregate after this many answers; later answers join later rounds (FedBuff). Default: wait for all.", minimum=1
     )
-    concurrency: int | None = setting(None, "Clients at work at once in asynchronous rounds. Default: the cohort's size.", least=1)
+    concurrency: int | None = setting(None, "Clients at work at once in asynchronous rounds. Default: the cohort's size.", minimum=1)
     staleness: float = setting(
-        0.5, "Exponent a of (1 + t)^-a, the weight of an update that started t asynchronous rounds earlier.", least=0
+        0.5, "Exponent a of (1 + t)^-a, the weight of an update that started t asynchronous rounds earlier.", minimum=0
     )
     attack: str | None = setting(None, "What malicious clients do, such as 'signflip(share=0.2)'. Default: none is malicious.")
-    counts: Literal["checked", "believed"] = setting("checked", "Whether sample counts must be those that the roster knows.")
+    counts: Literal["checked", "believed"] = setting("checked", "Sample counts: checked (against the roster) or believed.")
     norm_bound: float = setting(
-        20.0, "Medians of the cohort that a client may move from the model it is sent; inf: any way.", least=1, infinite=True
+        20.0, "How far a client may move from the model it is sent, in medians of the cohort; inf: no bound.", minimum=1, infinite=True
     )
     most_share: float | None = setting(
         None,
         "Largest share of one site's clients in the weights and votes of a model; 1: no bound. Default: no bound in a simulation, 1/3 in a "
         "real federation of at least four sites.",
         above=0,
-        most=1,
+        maximum=1,
     )
     loss: Literal["auto", "absolute"] = setting(
-        "auto", "What clients minimise: auto (the task's cross-entropy or squared error), or absolute (the absolute error of a regression)."
+        "auto",
+        "What clients minimise: auto (the task's cross-entropy or squared error) or absolute (of a regression).",
+        panel="Training",
     )
-    evaluate_every: int = setting(1, "Evaluate after every n-th round (and the last).", least=1)
+    evaluate_every: int = setting(1, "Evaluate after every n-th round (and the last).", minimum=1, panel="Output")
     evaluate_clients: int | None = setting(
-        None, "Clients that are evaluated, the same sample for all methods and seeds. Default: all.", least=2
+        None, "Clients that are evaluated, the same sample for all methods and seeds. Default: all.", minimum=2, panel="Output"
     )
     keep_clients: int | None = setting(
         None,
         "Clients whose rows are kept, a sample; of all evaluated clients, scores and quantiles are kept. Default: all.",
-        least=2,
+        minimum=2,
+        panel="Output",
     )
     patience: int | None = setting(
-        None, "Stop a run after this many evaluated rounds without a better validation score. Default: never.", least=1
+        None, "Stop a run after this many evaluated rounds without a better validation score. Default: never.", minimum=1, panel="Training"
     )
     local: Local = field(default_factory=Local)
 
@@ -305,8 +291,10 @@ class Plan:
 
     def check_real(self) -> None:
         """Refuse what a real federation does not do: its clients are what they are, and minimise the cross-entropy."""
-        refuse_attack(self.attack)
-        refuse_speeds(self.speeds)
+        if self.attack is not None:
+            raise UserError(f"The attack {self.attack!r} is simulated, and a real federation has real clients: omit --attack.")
+        if self.speeds is not None:
+            raise UserError(f"The speeds {self.speeds!r} are simulated; a real federation's clients take their own time: omit --speeds.")
         if self.loss != "auto":
             raise UserError(f"A real federation carries classifications, and loss={self.loss} is for a regression: omit --loss.")
 

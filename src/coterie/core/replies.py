@@ -69,7 +69,6 @@ class UpdateNorms:
 
 
 def _find_miscounts(ask: ModelAsk[Any], reply: Reply, known: Ints) -> Iterator[tuple[Bools, RefusedReply]]:
-    """Which counts of training samples are not the roster's."""
     if getattr(ask, "part", "train") == "train" and "sizes" in reply.columns():
         sizes: Ints = getattr(reply, "sizes")  # noqa: B009  not every reply has it
         wrong = sizes > known if ask.share is not None else sizes != known
@@ -160,21 +159,19 @@ def accept(ask: Any, reply: R, limits: Limits | None = None, moves: UpdateNorms 
     With limits, what is left is held against them as well: what is nonsense already does not enter a median. `moves` is where it is kept
     how far clients moved, for the next use.
     """
-    accepted = _drop_invalid(ask, reply)
-    broken = list(limits.broken(ask, accepted, UpdateNorms() if moves is None else moves)) if limits is not None else []
-    return _drop_refused(accepted, broken) if broken else accepted
-
-
-def _drop_invalid(ask: Any, reply: R) -> R:
     tidy = not (reply.clients[1:] <= reply.clients[:-1]).any()  # nearly always each once and in order already: then nothing is copied
     if not tidy:
         reply = reply.take(np.argsort(reply.clients, kind="stable"))
-    reasons = [*_find_misaddressed(reply.clients, ask.clients, tidy=tidy), *_find_invalid(ask, reply)]
-    return _drop_refused(reply, reasons) if reasons else reply  # nearly never
+    accepted = _drop_refused(reply, [*_find_misaddressed(reply.clients, ask.clients, tidy=tidy), *_find_invalid(ask, reply)])
+    if limits is None:
+        return accepted
+    return _drop_refused(accepted, list(limits.broken(ask, accepted, UpdateNorms() if moves is None else moves)))
 
 
 def _drop_refused(reply: R, reasons: Sequence[tuple[Bools, RefusedReply]]) -> R:
     """The reply without the rows that are refused, each for the first of the reasons that it meets."""
+    if not reasons:  # nearly always
+        return reply
     refused = dict(reply.refused)
     good = np.ones(len(reply.clients), dtype=np.bool_)
     for bad, reason in reasons:
@@ -192,19 +189,18 @@ def _find_misaddressed(clients: Ids, asked: Ids, *, tidy: bool) -> Iterator[tupl
 
 
 def _find_invalid(ask: Any, reply: Reply) -> Iterator[tuple[Bools, RefusedReply]]:
-    """Which rows cannot be right, and why."""
-    n, shapes, watched = len(reply.clients), ask.row_shapes(), reply.get_checked_columns()
-    if not shapes and not watched:  # counts of an evaluation are believed
-        return
+    n, shapes = len(reply.clients), ask.row_shapes()
     for name, column in reply.columns().items():
-        if name not in shapes and name not in watched:
+        if name not in shapes and not column["finite"] and not column["positive"]:  # counts of an evaluation are believed
             continue
         value: Array = getattr(reply, name)
         if name in shapes and value.shape != (n, *shapes[name]):
             wrong = _describe_wrong_shape({name: value[0]} if n else {}, shapes)
             yield np.ones(n, dtype=np.bool_), RefusedReply(Refusal.WRONG_SHAPE, wrong)
         elif column["finite"] and not _is_all_finite(value):
-            yield ~_find_finite_rows(value), RefusedReply(Refusal.NOT_FINITE, name)
+            norms = get_update_norms(value)
+            finite = np.isfinite(value).all(axis=tuple(range(1, value.ndim))) if norms is None else np.isfinite(norms)
+            yield np.asarray(~finite), RefusedReply(Refusal.NOT_FINITE, name)
         elif column["positive"] and value.min(initial=1) <= 0:
             yield value <= 0, RefusedReply(Refusal.NO_SAMPLES)
 
@@ -225,13 +221,7 @@ def _is_all_finite(values: Array) -> bool:
     return all(map_in_order(finite, (values[i : i + rows] for i in range(0, len(values), rows)), count_cores()))
 
 
-def _find_finite_rows(values: Array) -> Bools:
-    norms = get_update_norms(values)
-    return np.asarray(np.isfinite(norms) if norms is not None else np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
-
-
 def _describe_wrong_shape(row: ClientRow, shapes: Shapes) -> str:
-    """What is wrong with the shapes of a client's row; empty where nothing is."""
     for name, shape in shapes.items():
         if name in row and row[name].shape != shape:
             return f"{name} has shape {row[name].shape}, expected {shape}"

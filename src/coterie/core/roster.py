@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie._util.errors import UserError, suggest_names
+from coterie._util.errors import UserError, suggest_names, summarize_error
 from coterie.core.arrays import Bools, Ids, Ints, Words
 from coterie.core.mixing import find_within_share
 from coterie.core.rng import fold_keys, hash_word, make_key
-from coterie.core.specs import Registry, import_object, parse, summarize_error
+from coterie.core.specs import Registry, import_object, parse
 
 if TYPE_CHECKING:
     from coterie.core.method import Context
@@ -36,7 +36,7 @@ class Roster:
     sites: tuple[str, ...] | None = None  # (n,) the site of each client, where that is known
 
     @classmethod
-    def of(cls, ids: Iterable[str], sizes: Ints, sites: Iterable[str] | None = None) -> "Roster":
+    def from_sizes(cls, ids: Iterable[str], sizes: Ints, sites: Iterable[str] | None = None) -> "Roster":
         ids = tuple(ids)
         return cls(ids, np.asarray(sizes, dtype=np.int64), np.ones(len(ids), dtype=np.bool_), None if sites is None else tuple(sites))
 
@@ -150,12 +150,8 @@ def _window_sampler(ctx: "Context", size: int | None, purpose: str) -> Ids:
     return select_windows(ctx.roster, wide, ctx.seed, purpose, ctx.round_)
 
 
-samplers: Registry[Ids] = Registry("sampler", "coterie.samplers")
 BUILT_IN: dict[str, Sampler] = {"uniform": _uniform_sampler, "windows": _window_sampler}
-
-
-for _name, _sampler in BUILT_IN.items():
-    samplers.add(_name, _sampler)
+samplers: Registry[Ids] = Registry("sampler", "coterie.samplers", **BUILT_IN)
 
 
 def check_sampler(text: str) -> None:

@@ -24,7 +24,7 @@ class Combiner(Protocol):
 
 @dataclass(frozen=True)
 class Mixture:
-    """The simplest combiner: a weighted mean of probabilities, with a row of weights for each client."""
+    """The simplest combiner: a weighted mean of probabilities, with a row of weights for each client: ``ct.Mixture(weights)``."""
 
     weights: Doubles  # (n, k)
 
@@ -34,7 +34,7 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Serving:
-    """The answer for each client asked about, known or new."""
+    """The model, or mixture of models, of each client, known or new: ``ct.Serving(clients, models, rows)``."""
 
     clients: Ids  # (n,)
     models: Floats  # (k, d)
@@ -58,7 +58,10 @@ class Serving:
 
 @dataclass(frozen=True)
 class NamedModels:
-    """Named models (or mixtures) for the server's own test set: the global model, each group's, the combined experts."""
+    """Named models (or mixtures) for the server's own test set: the global model, each group's, the combined experts.
+
+    Example: ``ct.NamedModels(("global",), ct.Serving.one(np.zeros(1, dtype=np.int64), state.models))``.
+    """
 
     names: tuple[str, ...]
     serving: Serving  # one row a name

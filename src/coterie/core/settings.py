@@ -20,20 +20,21 @@ _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 class Bounds:
     """The numbers that a setting may have."""
 
-    least: float = -inf
+    minimum: float = -inf
     above: float = -inf
-    most: float = inf
+    maximum: float = inf
     below: float = inf
     infinite: bool = False  # whether it may be infinite
 
     def allow(self, value: float) -> bool:
         if isnan(value) or (abs(value) == inf and not self.infinite):
             return False
-        return self.least <= value <= self.most and (self.above < value or self.above == -inf) and (value < self.below or self.below == inf)
+        within = (self.above < value or self.above == -inf) and (value < self.below or self.below == inf)
+        return within and self.minimum <= value <= self.maximum
 
     def __str__(self) -> str:
-        low = f"above {self.above:g}" if self.above > -inf else f"{self.least:g} or more" if self.least > -inf else ""
-        high = f"below {self.below:g}" if self.below < inf else f"at most {self.most:g}" if self.most < inf else ""
+        low = f"above {self.above:g}" if self.above > -inf else f"{self.minimum:g} or more" if self.minimum > -inf else ""
+        high = f"below {self.below:g}" if self.below < inf else f"at most {self.maximum:g}" if self.maximum < inf else ""
         bounds = " and ".join(filter(None, [low, high])) or "any"
         return f"a number {bounds}, or inf" if self.infinite else f"a number {bounds}" if low.startswith("above") else bounds
 
@@ -42,12 +43,13 @@ def setting(
     default: Any = MISSING,
     help: str = "",
     *,
-    least: float = -inf,
+    minimum: float = -inf,
     above: float = -inf,
-    most: float = inf,
+    maximum: float = inf,
     below: float = inf,
     infinite: bool = False,
     flag: str = "",
+    panel: str = "",
     zero_is_none: bool = False,
 ) -> Any:
     """Declare a field of a settings dataclass.
@@ -55,12 +57,13 @@ def setting(
     Args:
         default: Its default; required if omitted.
         help: One sentence for listings and the command line.
-        least, above, most, below, infinite: The numbers it may have; see `Bounds`.
+        minimum, above, maximum, below, infinite: The numbers it may have; see `Bounds`.
         flag: Its name on the command line, if that is not the field's own.
+        panel: The panel of the command line's help that it is in, if that is not its class's `panel`.
         zero_is_none: Whether 0 means none where none cannot be written (a batch size of 0 is the full batch).
     """
-    bounds = Bounds(least, above, most, below, infinite)
-    return field(default=default, metadata={"help": help, "bounds": bounds, "flag": flag, "zero_is_none": zero_is_none})
+    bounds = Bounds(minimum, above, maximum, below, infinite)
+    return field(default=default, metadata={"help": help, "bounds": bounds, "flag": flag, "panel": panel, "zero_is_none": zero_is_none})
 
 
 def get_help(f: Field[Any]) -> str:

@@ -21,7 +21,7 @@ from math import inf
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from coterie._util.errors import UserError, suggest_names
+from coterie._util.errors import UserError, suggest_names, summarize_error
 from coterie.core.settings import check_value, get_parameters, parse_annotation
 
 T = TypeVar("T")
@@ -102,22 +102,11 @@ def parse_path(text: str) -> list[Spec]:
 
 
 class Registry(Generic[T]):
-    """Names that a spec may have, each with a callable whose signature is the list of settings.
+    """Names that a spec may have, each with a callable whose signature is the list of settings: ``ct.samplers.add("mine", my_sampler)``."""
 
-    Example:
-        ct.samplers.add("mine", my_sampler)
-    """
-
-    def __init__(self, kind: str, group: str | None = None) -> None:
+    def __init__(self, kind: str, group: str | None = None, **entries: Callable[..., T]) -> None:
         self.kind, self.group = kind, group  # the entry points by which installed packages add names
-        self._entries: dict[str, Callable[..., T]] = {}
-
-    def register(self, name: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
-        def add(build: Callable[..., T]) -> Callable[..., T]:
-            self._entries[name] = build
-            return build
-
-        return add
+        self._entries = entries
 
     def add(self, name: str, build: Callable[..., T]) -> None:
         self._entries[name] = build
@@ -230,11 +219,6 @@ def import_object(what: str, name: str) -> Any:
         public = [k for k, v in vars(module).items() if callable(v) and not k.startswith("_")]
         raise UserError(f"{what} {name!r}: module {path!r} has no {attribute!r}: {suggest_names(attribute, public)}")
     return getattr(module, attribute)
-
-
-def summarize_error(error: BaseException) -> str:
-    """The first line of an error's message."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")
 
 
 def _import_user_module(what: str, path: str, name: str) -> ModuleType:

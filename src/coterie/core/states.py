@@ -92,7 +92,10 @@ def _check_key(key: Any, path: str) -> str | int:
 
 @dataclass(frozen=True)
 class State:
-    """Base of all states. Subclasses are found again by name when a checkpoint is read: no pickle, no import by string."""
+    """Base of all states. Subclasses are found again by name when a checkpoint is read: no pickle, no import by string.
+
+    Example: ``class Mine(ct.State)``, a frozen dataclass of arrays, numbers and words.
+    """
 
     _known: ClassVar[dict[str, type["State"]]] = {}
 
@@ -108,7 +111,7 @@ def get_state_name(kind: type[State]) -> str:
 
 @dataclass(frozen=True)
 class Models(State):
-    """A state that holds models, (k, d): all that FedAvg needs, and the base of what other methods keep beside them."""
+    """A state that holds models (k, d), and the base of what methods keep beside them: ``ct.Models(init()[None, :])``."""
 
     models: Floats
 
@@ -126,8 +129,7 @@ def grow_rows(rows: Array, clients: int, fill: Any) -> Array:
 
 def flatten(state: State) -> tuple[dict[str, Array], dict[str, Any]]:
     """A state as named arrays and a JSON tree of where they belong."""
-    arrays, tree = to_tree(state, _get_name)
-    return arrays, tree
+    return to_tree(state, _get_name)
 
 
 def unflatten(arrays: Mapping[str, Array], tree: Any) -> Any:
@@ -206,8 +208,8 @@ class ClientTable(State):
         rows = _place_rows(values, place[clients], self.rows, count)
         return replace(self, rows=rows, place=place)
 
-    def begun(self, clients: Ids) -> tuple[Floats, Ints]:
-        """What these clients begin from: the common row and those of their own, (k, d), and (m,) which is whose."""
+    def get_starts(self, clients: Ids) -> tuple[Floats, Ints]:
+        """What these clients start from: the common row and those of their own, (k, d), and (m,) the row of each client."""
         serving = self.serving(clients, self.common[None, :])
         return serving.models, serving.rows
 

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from coterie._util.compiled import compile_function
-from coterie._util.threads import count_cores, map_in_order, use_one_thread
+from coterie._util.threads import compile_function, count_cores, map_in_order, use_one_thread
 from coterie.core.arrays import Array, Doubles, Floats, Ints
 from coterie.core.rng import make_key, make_words
 
@@ -339,7 +338,9 @@ def project(vectors: Floats | Doubles, sketch: Sketch, origin: Floats | None = N
     length = 1 << max(d - 1, 0).bit_length()
     if sketch.size > length:
         raise ValueError(f"{d} numbers cannot be sketched by {sketch.size}: ask for fewer")
-    signs, places = _draw_signs(sketch, d), _draw_positions(sketch, length)
+    bits = make_words(make_key(sketch.key, "signs"), -(-d // 64)).astype("<u8").view(np.uint8)  # keyed words, the lowest bit first
+    signs = 1.0 - 2.0 * np.unpackbits(bits, count=d, bitorder="little")
+    places = np.argsort(make_words(make_key(sketch.key, "places"), length), kind="stable")[: sketch.size]
     start: Any = np.broadcast_to(np.zeros(1) if origin is None else origin, vectors.shape)
     made, together = np.empty((n, sketch.size)), max(1, TRANSFORMED // length)
     for begin in range(0, n, together):
@@ -349,17 +350,6 @@ def project(vectors: Floats | Doubles, sketch: Sketch, origin: Floats | None = N
         made[part] = _transform_rows(turned)[:, places]
     made /= np.sqrt(sketch.size)  # the turn is by a matrix of ones: sqrt(D) is in it
     return made
-
-
-def _draw_signs(sketch: Sketch, d: int) -> Doubles:
-    """(d,) the bits of keyed words, the lowest first."""
-    drawn = make_words(make_key(sketch.key, "signs"), -(-d // 64)).astype("<u8").view(np.uint8)
-    return np.asarray(1.0 - 2.0 * np.unpackbits(drawn, count=d, bitorder="little"), dtype=np.float64)
-
-
-def _draw_positions(sketch: Sketch, length: int) -> Ints:
-    """(size,) the places that are kept: those with the lowest keyed words."""
-    return np.argsort(make_words(make_key(sketch.key, "places"), length), kind="stable")[: sketch.size].astype(np.int64)
 
 
 def _transform_rows(rows: Doubles) -> Doubles:

@@ -26,11 +26,7 @@ T = TypeVar("T")
 
 
 def _make_registry(kind: str, *makes: Callable[..., T], group: str | None = None) -> Registry[T]:
-    """A registry of functions under their own names."""
-    registry: Registry[T] = Registry(kind, group)
-    for make in makes:
-        registry.add(make.__name__, make)
-    return registry
+    return Registry(kind, group, **{make.__name__: make for make in makes})
 
 
 sources: Registry[Samples | Federation] = _make_registry(
@@ -88,7 +84,7 @@ def load(spec: str, data_seed: int = 0, data_dir: Path | None = None, *, client:
     """
     steps = parse_path(spec)
     _check_steps(steps)
-    return _Builder(data_seed, data_dir, client=client).federation(steps).with_(name="/".join(map(str, steps)))
+    return _Builder(data_seed, data_dir, client=client).federation(steps).replace(name="/".join(map(str, steps)))
 
 
 def is_data_spec(spec: str) -> bool:
@@ -136,7 +132,8 @@ class _Builder:
             made = replace(self._assign_owner(made), unseen=client_scenarios.get_unseen_share(rest))
         for number, step in enumerate(rest, 1):
             registry = scenarios if step.name in scenarios else partitions
-            _check_task(step, made, first.name)
+            if step.name in BY_CLASS and not made.task.counts_classes:
+                raise UserError(f"{step.name!r} goes by classes, and {first.name!r} is a {made.task}: use natural, iid or quantity.")
             made = registry.build(step, made, **self._context(registry[step.name], steps[:number]))
         if isinstance(made, Samples):
             if made.owners is None:
@@ -178,12 +175,6 @@ def _check_steps(steps: Sequence[Spec]) -> None:
         raise UserError(f"{'/'.join(map(str, steps))!r}: what follows a drift would change the world before it only; write drift last.")
     if not rest and first.name in UNDIVIDED:
         raise UserError(_describe_undivided(first.name))
-
-
-def _check_task(step: Spec, made: Samples | Federation, name: str) -> None:
-    """Refuse to divide or swap the classes of samples that have none."""
-    if step.name in BY_CLASS and not made.task.counts_classes:
-        raise UserError(f"{step.name!r} goes by classes, and {name!r} is a {made.task}: use natural, iid or quantity.")
 
 
 def _describe_undivided(name: str, *, tables: bool = False) -> str:

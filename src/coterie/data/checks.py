@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from coterie._util.errors import UserError, suggest_names
+from coterie._util.progress import track
 from coterie.core.arrays import Array, Ints
 from coterie.data.column_statistics import compute_correlation, find_outliers
 from coterie.data.content import hash_rows
@@ -39,7 +40,7 @@ SCALE_FACTOR, SCALE_ROWS = 100.0, 10_000  # between the deviations of columns fr
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault: what kind, how bad, where, and what to do about it."""
+    """One fault that ``ct.check_data(data)`` found: what kind, how bad, where, and what to do about it."""
 
     kind: str
     severity: Severity
@@ -66,9 +67,11 @@ def check_data(data: "Federation | pd.DataFrame", *, label: str | None = None, c
 
     Returns:
         The findings, severe ones first.
+
+    Example: ``[str(finding) for finding in ct.check_data(frame, label="ill", client="site")]``.
     """
     view = _make_view(data) if isinstance(data, Federation) else _make_frame_view(data, label, client)
-    found = [finding for check in CHECKS for finding in check(view)]
+    found = [finding for check in track(CHECKS, "checking the data") for finding in check(view)]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
@@ -95,8 +98,6 @@ def check_before_use(federation: Federation, *, accept: bool = False) -> list[st
 
 @dataclass(frozen=True)
 class _Column:
-    """A column of a table."""
-
     name: str
     values: Array  # (N,) numbers with nan at gaps, or numbers of words with -1
     is_words: bool
@@ -138,8 +139,7 @@ class _View:
 
 def _make_view(federation: Federation) -> _View:
     owner, test = np.full(len(federation.y), -1, dtype=np.int64), np.zeros(len(federation.y), dtype=bool)
-    parts = [federation.train, federation.test, *([federation.validation] if federation.validation is not None else [])]
-    for part in parts:
+    for part in federation.parts.values():
         owner[part.indices] = np.repeat(np.arange(len(federation)), part.sizes)
     test[federation.test.indices] = True
     return _View(
@@ -152,13 +152,13 @@ def _make_view(federation: Federation) -> _View:
         columns=_collect_columns(federation),
         rows=get_file_rows(federation.provenance),
         x=federation.x if federation.x.nbytes <= MAX_BYTES else None,
-        is_robust=Schema.of(federation).scale == "robust",
+        is_robust=Schema.from_federation(federation).scale == "robust",
     )
 
 
 def _collect_columns(federation: Federation) -> list[_Column]:
     """The columns of a table, the indicators of a category put together; none of samples that are no table."""
-    schema = Schema.of(federation)
+    schema = Schema.from_federation(federation)
     if not schema.features or federation.x.dtype.kind != "f":
         return []
     raw = np.asarray(federation.x if federation.raw is None else federation.raw, dtype=np.float64)
@@ -200,7 +200,6 @@ def _make_frame_view(frame: "pd.DataFrame", label: str | None, client: str | Non
 
 
 def _find_empty_columns(view: _View) -> Iterable[Finding]:
-    """Columns without a value, at all clients or at some."""
     for column in view.columns:
         known = np.bincount(view.owner[view.held], ~column.gaps[view.held], minlength=len(view.clients))
         without = np.flatnonzero((known == 0) & (view.sizes > 0))
@@ -215,7 +214,6 @@ def _find_empty_columns(view: _View) -> Iterable[Finding]:
 
 
 def _find_constant_columns(view: _View) -> Iterable[Finding]:
-    """Columns that do not vary, at all clients together or at some."""
     for column in view.columns:
         gaps = column.gaps[view.held]
         kept, owner = column.values[view.held][~gaps], view.owner[view.held][~gaps]
@@ -280,7 +278,6 @@ def _find_identifiers(view: _View) -> Iterable[Finding]:
 
 
 def _find_leaks(view: _View) -> Iterable[Finding]:
-    """Columns that predict the label alone, on rows held out."""
     if len(view.columns) < 2 or view.task not in ("classification", "regression"):
         return
     rows = np.random.default_rng(0).permutation(view.held)[:MAX_CHECKED_ROWS]
@@ -327,7 +324,6 @@ def _predict_from_column(column: _Column, view: _View, fitted: Ints, judged: Int
 
 
 def _find_tiny_clients(view: _View) -> Iterable[Finding]:
-    """Clients of few rows."""
     few = np.flatnonzero((view.sizes > 0) & (view.sizes < TINY))
     if len(few) and len(view.clients) > 1:
         have = "has" if len(few) == 1 else "have"
@@ -340,7 +336,6 @@ def _find_tiny_clients(view: _View) -> Iterable[Finding]:
 
 
 def _find_missing_classes(view: _View) -> Iterable[Finding]:
-    """Classes without rows, at some clients or to train on at all."""
     if view.task != "classification":
         return
     k, rows = len(view.classes), view.held
@@ -364,7 +359,6 @@ def _find_missing_classes(view: _View) -> Iterable[Finding]:
 
 
 def _find_imbalance(view: _View) -> Iterable[Finding]:
-    """One class for nearly all rows, and classes of very few."""
     if view.task != "classification" or len(view.classes) < 2:
         return
     counts = np.bincount(view.y[view.held[~view.test[view.held]]], minlength=len(view.classes))
@@ -409,7 +403,6 @@ CHECKS: tuple[Callable[[_View], Iterable[Finding]], ...] = (
 
 
 def _describe_clients(view: _View, clients: Ints, *, begin: bool = False) -> str:
-    """Some clients: how many and the first of them by name."""
     if len(view.clients) == 1:
         return "All rows" if begin else "all rows"
     more = " ..." if len(clients) > MAX_NAMED_CLIENTS else ""
@@ -417,7 +410,6 @@ def _describe_clients(view: _View, clients: Ints, *, begin: bool = False) -> str
 
 
 def _list_classes(view: _View, classes: Ints) -> str:
-    """Some classes, the first of them by name."""
     more = f" and {len(classes) - MAX_NAMED_CLIENTS} more" if len(classes) > MAX_NAMED_CLIENTS else ""
     return (
         f"{'class' if len(classes) == 1 else 'the classes'} {', '.join(repr(view.classes[c]) for c in classes[:MAX_NAMED_CLIENTS])}{more}"

@@ -28,7 +28,7 @@ def outliers(
     """
     title = _check_share("outliers", share)
     chosen = np.sort(shuffle(make_key(_data_seed, "outliers", "who"), len(federation))[: max(1, round(share * len(federation)))])
-    if how == "noise" and not federation.amounts:
+    if how == "noise" and not federation.has_numeric_features:
         raise UserError(f"{title}: the samples of {federation.name!r} are tokens, not amounts that could be noise.")
     x, y, classes = federation.x, federation.y.copy(), len(federation.classes)
     x = np.array(x) if how == "noise" else x
@@ -44,7 +44,7 @@ def outliers(
     central = federation.central
     made = apply_groups(federation, "outliers", np.isin(np.arange(len(federation)), chosen).astype(np.int64), stored, x=x, y=y)
     # the world of the others is unchanged, so the server's test set is still valid
-    return made.with_(central=central, provenance={**made.provenance, "central": federation.provenance.get("central", "kept")})
+    return made.replace(central=central, provenance={**made.provenance, "central": federation.provenance.get("central", "kept")})
 
 
 def _corrupt_labels(y: Array, classes: int, how: str, federation: Federation, rng: np.random.Generator) -> Array:
@@ -69,7 +69,7 @@ def arrivals(federation: Federation, share: float = 0.5, first: int = 1, last: i
     rounds = np.zeros(n, np.int64)
     rounds[late] = [make_generator(make_key(_data_seed, "arrivals", federation.ids[i])).integers(first, last + 1) for i in late]
     stored = {**federation.provenance, "arrivals": f"{len(late)} of {n} clients arrive in rounds {first} to {last}"}
-    return federation.with_(arrivals=rounds, provenance=stored, name=f"{federation.name}/arrivals")
+    return federation.replace(arrivals=rounds, provenance=stored, name=f"{federation.name}/arrivals")
 
 
 def drift(federation: Federation, at: int = 10, share: float = 0.5, *, _redo: Callable[[float], Federation] | None = None) -> Federation:
@@ -88,7 +88,7 @@ def drift(federation: Federation, at: int = 10, share: float = 0.5, *, _redo: Ca
     assert after.groups is not None
     moved = int((federation.groups != after.groups).sum())
     stored = {**federation.provenance, "drift": f"from round {at} on, {moved} of {len(federation)} clients are in another group"}
-    return federation.with_(later=((at, after),), provenance=stored, name=f"{federation.name}/drift")
+    return federation.replace(later=((at, after),), provenance=stored, name=f"{federation.name}/drift")
 
 
 def _check_share(name: str, share: float) -> str:
@@ -113,16 +113,15 @@ def official_test(federation: Federation, *, _data_seed: int = 0) -> Federation:
     x, y = federation.central
     assigned = _assign_test_rows(federation, y, _data_seed)
     stored = {**federation.provenance, "test": "the set's own test samples, of the classes that a client trains on"}
-    return federation.with_(
+    return federation.replace(
         x=concatenate_samples(federation.x, x),
         y=np.concatenate([federation.y, y]),
-        test=Parts.of([own + len(federation.y) for own in assigned]),
+        test=Parts.from_lists([own + len(federation.y) for own in assigned]),
         provenance=stored,
     )
 
 
 def _assign_test_rows(federation: Federation, labels: Ints, data_seed: int) -> list[Array]:
-    """Rows of the server's test set for each client."""
     held: list[list[Array]] = [[] for _ in federation.ids]
     trained = [np.unique(federation.y[own]) for own in federation.train]
     for c in np.unique(labels).tolist():
@@ -138,7 +137,7 @@ def _assign_test_rows(federation: Federation, labels: Ints, data_seed: int) -> l
 def unseen(federation: Federation, share: float = 0.2, *, _data_seed: int = 0) -> Federation:
     """A share of clients that take no part in training: they are served as newcomers are, and scored apart."""
     made = move_unseen_last(federation, share, _data_seed)
-    return made.with_(name=f"{federation.name}/unseen")
+    return made.replace(name=f"{federation.name}/unseen")
 
 
 def move_unseen_last(federation: Federation, share: float, data_seed: int | None = None) -> Federation:
@@ -149,22 +148,12 @@ def move_unseen_last(federation: Federation, share: float, data_seed: int | None
     stored = f"{len(apart)} of {len(federation)} clients take no part in training"
     order = np.concatenate([np.setdiff1d(np.arange(len(federation)), apart), apart])
     made = _reorder_clients(federation, order, len(apart))
-    return refit_targets(made.with_(provenance={**federation.provenance, "unseen": stored}), range(made.seen))
-
-
-def mark_unseen(federation: Federation, share: float) -> Federation:
-    """The same of a federation that was made before: what was fitted on its clients cannot be undone."""
-    if DONE in federation.provenance:
-        raise UserError(
-            f"The features of {federation.name!r} were prepared with what all its clients hold: set unseen= where it is made, as in "
-            f"Federation.from_frame(..., unseen={share:g})."
-        )
-    return move_unseen_last(federation, share).with_(name=f"{federation.name}/{_format_step(share)}")
+    return refit_targets(made.replace(provenance={**federation.provenance, "unseen": stored}), range(made.participants))
 
 
 def check_test_samples(federation: Federation, data: str) -> None:
     """Refuse what could not be scored: clients without test samples, whether they take part or not."""
-    sizes, seen = federation.test.sizes, federation.seen
+    sizes, seen = federation.test.sizes, federation.participants
     for own, whose in ((sizes[:seen], ""), (sizes[seen:], " that takes no part")):
         if len(own) and not own.any():
             raise UserError(f"No client of {data!r}{whose} has test samples, so nothing could be scored: keep some with test=0.1.")
@@ -173,12 +162,19 @@ def check_test_samples(federation: Federation, data: str) -> None:
 def add_unseen(data: str | Federation, share: float) -> str | Federation:
     """What a user names as data, with such a share of clients."""
     check_unseen_share(share)
-    return mark_unseen(data, share) if isinstance(data, Federation) else add_unseen_to_spec(data, share)
+    if not isinstance(data, Federation):
+        return add_unseen_to_spec(data, share)
+    if DONE in data.provenance:  # what was fitted on its clients cannot be undone
+        raise UserError(
+            f"The features of {data.name!r} were prepared with what all its clients hold: set unseen= where it is made, as in "
+            f"Federation.from_frame(..., unseen={share:g})."
+        )
+    return move_unseen_last(data, share).replace(name=f"{data.name}/{Spec('unseen', (float(share),))}")
 
 
 def add_unseen_to_spec(data: str, share: float) -> str:
     """The data spec with such a step."""
-    return "/".join(map(str, [*parse_path(data), _format_step(share)]))
+    return "/".join(map(str, [*parse_path(data), Spec("unseen", (float(share),))]))
 
 
 def get_unseen_share(steps: Sequence[Spec]) -> float:
@@ -189,10 +185,6 @@ def get_unseen_share(steps: Sequence[Spec]) -> float:
     return 0.0
 
 
-def _format_step(share: float) -> Spec:
-    return Spec("unseen", (float(share),), {})
-
-
 def _reorder_clients(federation: Federation, order: Ids, unseen: int) -> Federation:
     """The clients of a federation in another order, the last of which take no part, now or later."""
 
@@ -200,9 +192,9 @@ def _reorder_clients(federation: Federation, order: Ids, unseen: int) -> Federat
         return None if values is None else values[order]
 
     def parts(found: Parts) -> Parts:
-        return Parts.of([found[client] for client in order])
+        return Parts.from_lists([found[client] for client in order])
 
-    return federation.with_(
+    return federation.replace(
         ids=tuple(federation.ids[client] for client in order),
         train=parts(federation.train),
         test=parts(federation.test),

@@ -1,6 +1,6 @@
 """Statistics of columns with gaps, computed from sums and counts that clients report, and the scaling of features by them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,50 +9,23 @@ import numpy as np
 from coterie.core.arrays import Array, Doubles, Floats, Ints
 
 
-@dataclass(frozen=True)
-class ColumnSums:
-    """What a client reports of its training rows, a number a feature."""
+def compute_moments(rows: Sequence[Doubles]) -> tuple[Doubles, Doubles]:
+    """The mean and the deviation of each feature, from what each client reports of its rows: counts and sums, then squares about the mean.
 
-    counts: Doubles
-    totals: Doubles
-
-    @classmethod
-    def of(cls, rows: Doubles) -> "ColumnSums":
-        known = ~np.isnan(rows)
-        return cls(known.sum(0).astype(np.float64), np.where(known, rows, 0.0).sum(0))
-
-    def mean(self) -> Doubles:
-        """The mean of each feature; 0 of one that no client knows."""
-        return np.asarray(np.divide(self.totals, self.counts, out=np.zeros_like(self.totals), where=self.counts > 0))
-
-
-def add_sums(sums: Iterable[ColumnSums]) -> ColumnSums:
-    """The sums of several clients."""
-    known = list(sums)
-    return ColumnSums(np.sum([each.counts for each in known], axis=0), np.sum([each.totals for each in known], axis=0))
-
-
-def sum_squares(rows: Doubles, mean: Doubles) -> Doubles:
-    """What a client reports next: the squares of its rows about the mean, summed."""
-    away = np.where(np.isnan(rows), 0.0, rows - mean)
-    return np.asarray((away**2).sum(0))
-
-
-def compute_deviation(total_squares: Doubles, counts: Doubles) -> Doubles:
-    """The deviation of each feature, 0 of one that is constant or that no client knows."""
-    spread = np.sqrt(np.divide(total_squares, counts, out=np.zeros_like(total_squares), where=counts > 0))
-    return np.asarray(spread)
+    Both are 0 for a feature without any value.
+    """
+    known = [~np.isnan(own) for own in rows]
+    counts = np.sum([each.sum(0) for each in known], axis=0).astype(np.float64)
+    totals = np.sum([np.where(each, own, 0.0).sum(0) for each, own in zip(known, rows, strict=True)], axis=0)
+    mean = np.divide(totals, counts, out=np.zeros_like(totals), where=counts > 0)
+    squares = np.sum([(np.where(each, own - mean, 0.0) ** 2).sum(0) for each, own in zip(known, rows, strict=True)], axis=0)
+    return mean, np.sqrt(np.divide(squares, counts, out=np.zeros_like(squares), where=counts > 0))
 
 
 STEPS = 32  # bits of a float32: after so many halvings one number is left
 FAR, FEW_ROWS = 10.0, 0.001  # times the deviation of the others that an outlier is away; the share of rows that are a few
 MIN_ROWS = 10  # of which outliers can be found
 FEW = 100  # different numbers up to which a column is one of codes, whose most frequent one means something
-
-
-def count_up_to(rows: Floats, thresholds: Floats) -> Ints:
-    """What a client reports in a step: (quantiles, features), how many of its values are at most each threshold; a gap never is."""
-    return np.stack([np.count_nonzero(rows <= each, axis=0) for each in thresholds])
 
 
 def compute_quantiles(rows: Sequence[Doubles], shares: Sequence[float]) -> Doubles:
@@ -64,7 +37,9 @@ def compute_quantiles(rows: Sequence[Doubles], shares: Sequence[float]) -> Doubl
     high = np.full(wanted.shape, 2**STEPS - 1, dtype=np.int64)
     for _ in range(STEPS):
         middle = (low + high) // 2
-        enough = np.sum([count_up_to(own, _float_at_rank(middle)) for own in rounded], axis=0) >= wanted
+        thresholds = _float_at_rank(middle)  # a client reports how many of its values are at most each; a gap never is
+        reported = [np.stack([np.count_nonzero(own <= each, axis=0) for each in thresholds]) for own in rounded]
+        enough = np.sum(reported, axis=0) >= wanted
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
     return np.where(counts > 0, _float_at_rank(high).astype(np.float64), 0.0) + 0.0  # no negative zero
 
@@ -108,7 +83,7 @@ class Scaling:
     bound: float | None = None  # the largest absolute value after scaling; default: none
 
     @classmethod
-    def of(cls, rows: Doubles) -> "Scaling":
+    def from_rows(cls, rows: Doubles) -> "Scaling":
         """The scaling that these rows ask for."""
         constant = rows.max(axis=0) == rows.min(axis=0)
         return cls(rows.mean(axis=0), np.where(constant, 0.0, rows.std(axis=0)))
@@ -128,10 +103,6 @@ class Scaling:
         made: dict[str, Any] = {"mean": self.mean.tolist(), "deviation": self.deviation.tolist()}
         made |= {} if self.fill is None else {"fill": self.fill.tolist()}
         return made if self.bound is None else {**made, "bound": self.bound}
-
-    def fill_gaps(self, rows: Doubles) -> Doubles:
-        """(n, features) rows with what stands for a gap in the place of each."""
-        return np.where(np.isnan(rows), self.mean if self.fill is None else self.fill, rows)
 
     def select(self, kept: Sequence[int], places: Ints, width: int) -> "Scaling":
         """The scaling of `width` features, of which those at `places` are the features `kept` of this one; the others stay as they are."""

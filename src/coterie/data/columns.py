@@ -75,7 +75,7 @@ class Columns:
     columns: tuple[TableColumn, ...]
 
     @classmethod
-    def of(
+    def from_frame(
         cls, frame: "pd.DataFrame", where: str, *, onehot: bool, stated: "Sequence[StatedColumn]" = (), rows: FileRows | None = None
     ) -> "Columns":
         """The columns of a table of features; those of which a user stated what they hold are so."""

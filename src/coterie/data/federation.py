@@ -24,8 +24,8 @@ def draw_unseen_clients(ids: tuple[str, ...], share: float, data_seed: int) -> I
     count = max(round(share * len(ids)), 1)
     if count >= len(ids):
         raise UserError(f"unseen={share:g} would leave none of {len(ids)} clients to train: give a smaller share, or more clients.")
-    everyone = Roster.of(ids, np.ones(len(ids), dtype=np.int64))
-    return everyone.lowest(make_key(data_seed, "unseen"), everyone.clients, count)
+    clients = Roster.from_sizes(ids, np.ones(len(ids), dtype=np.int64))
+    return clients.lowest(make_key(data_seed, "unseen"), clients.clients, count)
 
 
 def check_unseen_share(share: float) -> None:
@@ -36,13 +36,16 @@ def check_unseen_share(share: float) -> None:
 
 @dataclass(frozen=True)
 class Parts:
-    """One index list a client, stored flat: client k owns ``indices[offsets[k]:offsets[k + 1]]``."""
+    """One index list a client, stored flat: client k owns ``indices[offsets[k]:offsets[k + 1]]``.
+
+    Example: ``ct.Parts.from_lists([[0, 1, 2], [3, 4]])`` gives three samples to the first client and two to the second.
+    """
 
     offsets: Ints  # (n + 1,)
     indices: Ints  # (total,)
 
     @classmethod
-    def of(cls, lists: Sequence[Array]) -> "Parts":
+    def from_lists(cls, lists: Sequence[Array]) -> "Parts":
         sizes = np.array([len(part) for part in lists], dtype=np.int64)
         flat = np.concatenate([np.asarray(part, dtype=np.int64) for part in lists]) if len(lists) else np.zeros(0, np.int64)
         return cls(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), flat.astype(np.int64))
@@ -80,10 +83,9 @@ TRAIN, VALIDATION, TEST, NOWHERE = 0, 1, 2, -1
 
 @dataclass(frozen=True)
 class Samples:
-    """A data set before it is divided among clients; `central` is a test set of the server.
+    """A data set before it is divided among clients, as ``coterie.data.partitions.iid(samples, clients=10)`` does it.
 
-    Example:
-        federation = coterie.data.partitions.iid(samples, clients=10)
+    `central` is a test set of the server.
     """
 
     name: str
@@ -103,8 +105,7 @@ class Samples:
 class Federation:
     """The data of all simulated clients. Methods never see it: they see a roster and replies.
 
-    Example:
-        data = ct.Federation.from_arrays(x, y, clients, test=0.3)
+    Example: ``data = ct.Federation.from_arrays(x, y, clients, test=0.3)``.
     """
 
     name: str
@@ -128,8 +129,8 @@ class Federation:
 
     def __post_init__(self) -> None:
         n = len(self.ids)
-        parts = [self.train, self.test] + ([self.validation] if self.validation is not None else [])
-        if n == 0 or any(len(part) != n for part in parts) or any(v is not None and len(v) != n for v in (self.groups, self.arrivals)):
+        lengths = {len(part) for part in self.parts.values()} | {len(v) for v in (self.groups, self.arrivals) if v is not None}
+        if n == 0 or lengths != {n}:
             raise UserError(f"Federation {self.name!r} is inconsistent: its ids, parts and groups must name the same clients.")
         if len(set(self.ids)) != n:
             raise UserError(f"Federation {self.name!r} gives two clients the same id.")
@@ -145,10 +146,15 @@ class Federation:
 
     @classmethod
     def from_frame(cls, frame: Any, *, client: str, label: str | Sequence[str], **settings: Any) -> "Federation":
-        """The clients of a data frame; `label` names one column, or several of 0 and 1. `settings` are those of the spec ``csv(...)``
-        (task, scale, impute, categories, drop, text, split, ...), of the partition ``natural(...)`` (test, validation, clients, least,
-        most), `unseen` (the share of clients that take no part in training), `groups` (the clients' known groups: a column, or a dictionary
-        by client), `data_seed` and `name`.
+        """The clients of a data frame.
+
+        Args:
+            frame: One row a sample.
+            client: The column of the clients.
+            label: The column of the label, or several of 0 and 1.
+            settings: Those of the spec ``csv(...)`` (task, scale, impute, categories, drop, text, split, ...), of the partition
+                ``natural(...)`` (test, validation, clients, least, most), `unseen` (the share of clients that take no part in training),
+                `groups` (the clients' known groups: a column, or a dictionary by client), `data_seed` and `name`.
 
         >>> import coterie as ct, pandas as pd
         >>> frame = pd.DataFrame({"site": list("aabb") * 5, "age": range(20), "ill": [0, 1, 1, 0] * 5})
@@ -184,7 +190,7 @@ class Federation:
         return f"<Federation {self.name!r}: {held} of shape {self.input_shape}, {what}>"
 
     @property
-    def seen(self) -> int:
+    def participants(self) -> int:
         """How many clients take part: the first so many."""
         return len(self.ids) - self.unseen
 
@@ -205,18 +211,22 @@ class Federation:
         return tuple(stored[name] for name in self.ids) if all(name in stored for name in self.ids) else None
 
     @property
-    def amounts(self) -> bool:
+    def has_numeric_features(self) -> bool:
         """Whether features are amounts, which can be scaled and disturbed, and not words."""
         return self.x.dtype.kind == "f" and (self.inputs is None or not any(self.inputs.tokens))
 
+    @property
+    def parts(self) -> dict[str, Parts]:
+        """By name, the train and test parts, and the validation parts where there are any."""
+        return {"train": self.train, "test": self.test} | ({} if self.validation is None else {"validation": self.validation})
+
     def part(self, name: str) -> Parts:
         """The train, validation or test parts by name."""
-        parts = {"train": self.train, "test": self.test, "validation": self.validation}[name]
-        if parts is None:
+        if name not in self.parts:
             raise UserError(f"Federation {self.name!r} has no {name} parts: ask for them with validation=0.1 in its spec.")
-        return parts
+        return self.parts[name]
 
-    def at(self, round_: int) -> "Federation":
+    def at_round(self, round_: int) -> "Federation":
         """The world as a round finds it."""
         found = self
         for begin, world in self.later:
@@ -234,7 +244,7 @@ class Federation:
         for _, world in self.later:
             world.check_disjoint()
 
-    def with_(self, **changes: Any) -> "Federation":
+    def replace(self, **changes: Any) -> "Federation":
         """The same with these changes. Of what is changed in a way that depends on the draw (samples, parts) there is no other draw."""
         kept = partial(_redraw_changed, self, changes) if self.redraw is not None and set(changes) <= KEPT_FIELDS else None
         raw = {"raw": None} if "x" in changes else {}
@@ -249,12 +259,11 @@ KEPT_FIELDS = {"name", "groups"}  # what a client keeps whatever the draw
 
 
 def _redraw_changed(before: Federation, changes: Mapping[str, Any], seed: int) -> Federation:
-    """Another draw of a federation that was changed."""
     assert before.redraw is not None
     drawn = before.redraw(seed)
     if drawn.ids != before.ids and "groups" in changes:
         raise UserError(f"Another draw of {before.name!r} has other clients than those whose groups are given: give data seeds one by one.")
-    return drawn.with_(**changes)
+    return drawn.replace(**changes)
 
 
 def _find_shared_client(train: Parts, other: Parts, samples: int) -> int | None:

@@ -94,6 +94,10 @@ def add_newcomers(federation: Federation, new: Federation) -> Federation:
     stored["scaling"] = {**stored.get("scaling", {}), **new.provenance.get("scaling", {})}
     if DONE in stored and DONE in new.provenance:
         stored[DONE] = {**stored[DONE], "scalings": {**stored[DONE]["scalings"], **new.provenance[DONE]["scalings"]}}
+    validation = federation.validation
+    if validation is not None:  # newcomers that keep no validation part have an empty one
+        kept = new.validation if new.validation is not None else Parts.from_lists([np.zeros(0, dtype=np.int64)] * len(new))
+        validation = append_parts(validation, kept, len(federation.y))
     return Federation(
         name=federation.name,
         x=concatenate_samples(federation.x, new.x),
@@ -103,17 +107,9 @@ def add_newcomers(federation: Federation, new: Federation) -> Federation:
         ids=(*federation.ids, *new.ids),
         train=append_parts(federation.train, new.train, len(federation.y)),
         test=append_parts(federation.test, new.test, len(federation.y)),
-        validation=_match_validation(federation, new),
+        validation=validation,
         central=federation.central,
         data_seed=federation.data_seed,
         provenance=stored,
         unseen=federation.unseen + len(new) if federation.unseen else 0,  # unseen clients stand last, and so do they
     )
-
-
-def _match_validation(federation: Federation, new: Federation) -> Parts | None:
-    """Newcomers that keep no validation part have an empty one where others have some."""
-    if federation.validation is None:
-        return None
-    own = new.validation if new.validation is not None else Parts.of([np.zeros(0, dtype=np.int64)] * len(new))
-    return append_parts(federation.validation, own, len(federation.y))

@@ -85,7 +85,6 @@ def _check_spelling(classes: Sequence[str], name: str, where: str) -> None:
 
 
 def _holds_amounts(words: Sequence[str], name: str, where: str) -> bool:
-    """Whether a column holds amounts and no classes."""
     numbers = _parse_numbers(words)
     if numbers is None or not np.isfinite(numbers).all():
         return False
@@ -111,20 +110,18 @@ def parse_targets(cells: Sequence[Any], name: str, where: str, rows: FileRows | 
     return numbers
 
 
-def _parse_marks(cells: Sequence[Any], name: str, where: str, rows: FileRows | None) -> Array:
-    """(N,) 0 or 1."""
-    words = [str(cell).strip().lower() for cell in cells]
-    if wrong := [i for i, word in enumerate(words) if word not in MARKS]:
-        raise UserError(
-            f"{where}: {locate_row(wrong[0], rows)} has {str(cells[wrong[0]])!r} in the label {name!r}: where there are several labels, "
-            "each is 0 or 1."
-        )
-    return np.array([MARKS[word] for word in words], dtype=np.uint8)
-
-
 def parse_label_marks(columns: Sequence[Sequence[Any]], names: Sequence[str], where: str, rows: FileRows | None = None) -> Array:
     """(N, L) labels of 0 and 1 from columns of them."""
-    return np.stack([_parse_marks(own, name, where, rows) for own, name in zip(columns, names, strict=True)], axis=1)
+    marks = []
+    for cells, name in zip(columns, names, strict=True):
+        words = [str(cell).strip().lower() for cell in cells]
+        if wrong := [i for i, word in enumerate(words) if word not in MARKS]:
+            raise UserError(
+                f"{where}: {locate_row(wrong[0], rows)} has {str(cells[wrong[0]])!r} in the label {name!r}: where there are several "
+                "labels, each is 0 or 1."
+            )
+        marks.append(np.array([MARKS[word] for word in words], dtype=np.uint8))
+    return np.stack(marks, axis=1)
 
 
 def _parse_numbers(words: Sequence[str]) -> Doubles | None:
@@ -148,18 +145,15 @@ def encode_memory_labels(y: Array, classes: Sequence[str] | None, task: str, whe
                 f"{where}: {y.shape[1]} columns of labels are a multilabel task with as many names, not {task} with {len(names)}."
             )
         return Labels(parse_label_marks(list(y.T.tolist()), names, where), names, "multilabel")
-    whole = y.dtype.kind in "iu" and len(y) > 0 and y.min() >= 0
-    if y.dtype.kind in "iu" and task in ("auto", "classification") and (classes is not None or (whole and _are_class_numbers(y, task))):
+    numbers = y.dtype.kind in "iu" and task in ("auto", "classification")
+    present = np.unique(y) if numbers else y
+    # whole numbers are class numbers by their task, where they are few, or without a gap from 0 on
+    few = task == "classification" or len(present) <= MAX_CLASS_NUMBERS
+    if numbers and (classes is not None or (len(y) and present[0] >= 0 and (few or int(present[-1]) == len(present) - 1))):
         return Labels(y.astype(np.int64), tuple(map(str, classes)) if classes is not None else make_class_names(y, where))
     if task == "classification" and y.dtype.kind == "f" and (y != np.round(y)).any():
         raise UserError(f"{where}: the labels are fractions such as {y[y != np.round(y)][0]:g}: give class numbers or names.")
     return encode_label_columns([y.tolist()], [TARGET_NAME], task, where)
-
-
-def _are_class_numbers(y: Array, task: str) -> bool:
-    """Whether whole numbers are numbers of classes: stated to be, few, or without a gap from 0 on."""
-    present = np.unique(y)
-    return task == "classification" or len(present) <= MAX_CLASS_NUMBERS or int(present[-1]) == len(present) - 1
 
 
 def split_labelled_frame(frame: "pd.DataFrame", classes: Sequence[str], label: str, task: Task, where: str) -> "tuple[pd.DataFrame, Array]":

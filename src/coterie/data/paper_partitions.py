@@ -40,9 +40,11 @@ def powerlaw(
     Neighbours share a class, so the groups overlap in a ring: the true group given is the class a client has most of for training.
     """
     title = "Partition 'powerlaw'"
-    pooled = _pool_samples(samples)
-    check_enough(title, pooled, clients)
-    check_fractions(title, test, validation)
+    pooled = samples
+    if samples.central is not None:
+        x, y = (np.concatenate(both) for both in zip((samples.x, samples.y), samples.central, strict=True))
+        pooled = Samples(samples.name, x, y, samples.classes, provenance=samples.provenance)
+    check_enough(title, pooled, clients, test, validation)
     present = len(np.unique(pooled.y))
     if not 1 <= classes <= max(present, 2):  # of one class alone both places of the recipe hold it
         raise UserError(f"{title}: classes={classes} should be between 1 and the {present} classes of {samples.name!r}.")
@@ -54,7 +56,7 @@ def powerlaw(
         "central": "shared out among the clients with the rest" if samples.central is not None else "none",
     }
     made = make_federation(pooled, lists, "powerlaw", test=test, validation=validation, data_seed=_data_seed, provenance=stored)
-    return made.with_(groups=np.array([np.bincount(made.y[own]).argmax() for own in made.train], dtype=np.int64))
+    return made.replace(groups=np.array([np.bincount(made.y[own]).argmax() for own in made.train], dtype=np.int64))
 
 
 def letters(
@@ -94,7 +96,6 @@ def letters(
 
 
 def _assign_letters(title: str, rows: list[Ints], wanted: Array, classes: int, data_seed: int) -> tuple[list[Array], Doubles]:
-    """Each client's images, and the factor by which what they wanted of each letter had to shrink."""
     clients = len(wanted)
     holds = (np.arange(clients)[:, None] + np.arange(classes)) % len(rows)  # (clients, classes)
     demand = np.bincount(holds.ravel(), weights=np.repeat(wanted / classes, classes), minlength=len(rows))
@@ -153,7 +154,7 @@ def fedex_noise(
         return made
     if central != "digits":
         raise UserError(f"{title}: central={central!r} is not known: use both or digits.")
-    return made.with_(central=digits.central, provenance={**made.provenance, "central": "the digits' own test set"})
+    return made.replace(central=digits.central, provenance={**made.provenance, "central": "the digits' own test set"})
 
 
 def intents(
@@ -172,8 +173,7 @@ def intents(
     fewest. A class is divided equally among the clients that hold it.
     """
     title = "Partition 'intents'"
-    check_enough(title, samples, clients)
-    check_fractions(title, test, validation)
+    check_enough(title, samples, clients, test, validation)
     present = np.unique(samples.y)
     if not 1 <= fewest <= most <= len(present):
         raise UserError(
@@ -228,15 +228,6 @@ def _make_powerlaw_lists(title: str, samples: Samples, clients: int, places: int
                     lists[u].append(rows[c][used[c] : used[c] + n])
                     used[c] += n
     return [np.concatenate(own) for own in lists]
-
-
-def _pool_samples(samples: Samples) -> Samples:
-    if samples.central is None:
-        return samples
-    x, y = samples.central
-    return Samples(
-        samples.name, np.concatenate([samples.x, x]), np.concatenate([samples.y, y]), samples.classes, provenance=samples.provenance
-    )
 
 
 def _normalise_samples(samples: Samples) -> Samples:

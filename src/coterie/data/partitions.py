@@ -46,11 +46,12 @@ def check_fractions(title: str, test: float, validation: float) -> None:
         raise UserError(f"{title}: test={test:g} and validation={validation:g} leave nothing to train on; their sum should be below 1.")
 
 
-def check_enough(title: str, samples: Samples, clients: int) -> None:
-    """Refuse a number of clients for which there are not samples enough."""
+def check_enough(title: str, samples: Samples, clients: int, test: float, validation: float) -> None:
+    """Refuse a number of clients for which there are not samples enough, and shares that leave nothing to train on."""
     check_count(title, "clients", clients)
     if clients > len(samples.y):
         raise UserError(f"{title}: {clients} clients cannot share the {len(samples.y)} samples of {samples.name!r}; use fewer clients.")
+    check_fractions(title, test, validation)
 
 
 def split_client(order: Ints, test: float, validation: float) -> tuple[Ints, Ints, Ints]:
@@ -102,7 +103,7 @@ def make_federation(
     provenance: Mapping[str, Any] | None = None,
 ) -> Federation:
     """The federation in which client i holds the samples ``held[i]``, each client's shuffled by its own key and split."""
-    held = held if isinstance(held, Parts) else Parts.of(held)
+    held = held if isinstance(held, Parts) else Parts.from_lists(held)
     ids = make_client_ids(len(held)) if ids is None else ids
     train, validate, tests = split_parts(shuffle_clients(held, make_split_keys(data_seed, how, ids)), test, validation)
     facts = {"partition": how, "left_over": len(samples.y) - len(held.indices), **(provenance or {})}
@@ -133,9 +134,7 @@ def _assemble(
 
 def iid(samples: Samples, clients: int = 100, test: float = 0.1, validation: float = 0.0, *, _data_seed: int = 0) -> Federation:
     """Every client gets a random share; sizes differ by one at most."""
-    title = "Partition 'iid'"
-    check_enough(title, samples, clients)
-    check_fractions(title, test, validation)
+    check_enough("Partition 'iid'", samples, clients, test, validation)
     return divide_randomly(samples, "iid", clients, test, validation, _data_seed)
 
 
@@ -148,9 +147,8 @@ def shards(
     drawn at random, not the tail of the last class.
     """
     title = "Partition 'shards'"
-    check_enough(title, samples, clients)
+    check_enough(title, samples, clients, test, validation)
     check_count(title, "per_client", per_client)
-    check_fractions(title, test, validation)
     n, count = len(samples.y), clients * per_client
     if count > n:
         raise UserError(f"{title}: {clients} clients with {per_client} shards each need {count} samples and {samples.name!r} has {n}.")
@@ -172,8 +170,7 @@ def dirichlet(
     """
     title = "Partition 'dirichlet'"
     check_positive(title, "alpha", alpha, most=1e9)
-    check_enough(title, samples, clients)
-    check_fractions(title, test, validation)
+    check_enough(title, samples, clients, test, validation)
     held: list[list[Array]] = [[] for _ in range(clients)]
     for c in np.unique(samples.y).tolist():
         rows = np.flatnonzero(samples.y == c)
@@ -196,8 +193,7 @@ def quantity(
     """
     title = "Partition 'quantity'"
     check_positive(title, "alpha", alpha, most=1e9)
-    check_enough(title, samples, clients)
-    check_fractions(title, test, validation)
+    check_enough(title, samples, clients, test, validation)
     order = shuffle(make_key(_data_seed, "quantity", "order"), len(samples.y))
     amounts = make_generator(make_key(_data_seed, "quantity", "amounts")).dirichlet(np.full(clients, alpha))
     lists: list[Array] = list(np.split(order, np.rint(np.cumsum(amounts)[:-1] * len(order)).astype(np.int64)))
@@ -213,9 +209,8 @@ def pathological(
     The classes are assigned in turn from a random order, so each is held by as many clients as any other, to within one.
     """
     title = "Partition 'pathological'"
-    check_enough(title, samples, clients)
+    check_enough(title, samples, clients, test, validation)
     check_count(title, "classes", classes)
-    check_fractions(title, test, validation)
     present = np.unique(samples.y)
     if classes > len(present):
         raise UserError(f"{title}: classes={classes} is more than the {len(present)} classes that {samples.name!r} has.")
@@ -274,7 +269,9 @@ def natural(
         share = 0.1 if test is None else test
         mine = _find_owned_rows(samples.owners, rows, kept)
         if most is not None:
-            mine = _truncate_clients(shuffle_clients(mine, make_split_keys(_data_seed, "natural most", ids)), most)
+            mine = shuffle_clients(mine, make_split_keys(_data_seed, "natural most", ids))
+            place = np.arange(len(mine.indices)) - np.repeat(mine.offsets[:-1], mine.sizes)
+            mine = Parts(np.r_[0, np.cumsum(np.minimum(mine.sizes, most))], mine.indices[place < most])
         return make_federation(
             samples, mine, "natural", test=share, validation=validation, data_seed=_data_seed, ids=ids, provenance=stored
         )
@@ -296,18 +293,11 @@ def _use_given_split(
 
 
 def _find_owned_rows(owners: Ints, rows: Ints, kept: Ints) -> Parts:
-    """The rows of each kept owner, in their order."""
     place = np.full(int(owners.max(initial=0)) + 1, -1)
     place[kept] = np.arange(len(kept))
     rows = rows[place[owners[rows]] >= 0]
     mine = place[owners[rows]]
     return Parts(np.r_[0, np.cumsum(np.bincount(mine, minlength=len(kept)))], rows[np.argsort(mine, kind="stable")])
-
-
-def _truncate_clients(held: Parts, most: int) -> Parts:
-    """The first so many of each client's samples."""
-    place = np.arange(len(held.indices)) - np.repeat(held.offsets[:-1], held.sizes)
-    return Parts(np.r_[0, np.cumsum(np.minimum(held.sizes, most))], held.indices[place < most])
 
 
 def divide_by_holders(title: str, samples: Samples, classes: Sequence[Sequence[int]], data_seed: int) -> list[Array]:

@@ -24,7 +24,7 @@ def poison_federation(federation: Federation, attack: Attack, malicious: Ids, se
         end += len(rows)
         features.append(x)
         labels.append(y)
-    return federation.with_(x=np.concatenate(features), y=np.concatenate(labels), train=Parts.of(lists))
+    return federation.replace(x=np.concatenate(features), y=np.concatenate(labels), train=Parts.from_lists(lists))
 
 
 def make_trigger_set(federation: Federation, attack: Backdoor, malicious: Ids) -> Federation:
@@ -36,12 +36,12 @@ def make_trigger_set(federation: Federation, attack: Backdoor, malicious: Ids) -
         features.append(add_trigger(federation, rows))
         begin += len(rows)
     x = np.concatenate(features)
-    return federation.with_(x=x, y=np.full(len(x), attack.target), train=federation.train, test=Parts.of(lists))
+    return federation.replace(x=x, y=np.full(len(x), attack.target), train=federation.train, test=Parts.from_lists(lists))
 
 
 def add_trigger(federation: Federation, rows: Ints) -> Array:
     """These samples with the mark: the last features at the highest value that any feature has."""
-    if not federation.amounts:
+    if not federation.has_numeric_features:
         raise UserError(f"A backdoor marks features, and those of {federation.name!r} are words: use labelflip instead.")
     x = np.array(federation.x[rows])
     flat = x.reshape(len(rows), int(np.prod(federation.input_shape)))
@@ -50,7 +50,6 @@ def add_trigger(federation: Federation, rows: Ints) -> Array:
 
 
 def _poison_client(federation: Federation, attack: Attack, rows: Ints, seed: int, client: int) -> tuple[Array, Array]:
-    """The samples of one malicious client as it trains on them."""
     x, y, classes = federation.x[rows], federation.y[rows], len(federation.classes)
     if not federation.task.counts_classes:
         if isinstance(attack, Backdoor):

@@ -12,15 +12,7 @@ import numpy as np
 from coterie._util.errors import UserError, suggest_names
 from coterie.core.arrays import Array, Doubles, Floats
 from coterie.core.tasks import Task
-from coterie.data.column_statistics import (
-    ColumnSums,
-    Scaling,
-    add_sums,
-    compute_deviation,
-    compute_quantiles,
-    find_most_frequent,
-    sum_squares,
-)
+from coterie.data.column_statistics import Scaling, compute_moments, compute_quantiles, find_most_frequent
 from coterie.data.columns import Columns
 from coterie.data.federation import Federation, draw_unseen_clients
 
@@ -105,7 +97,8 @@ class Preparation:
             raise UserError(f"{whose}: there are statistics of {', '.join(list(self.scalings)[:5])}.")
         found = self.scalings[ALL_CLIENTS if ALL_CLIENTS in self.scalings else str(client)]
         made = self.complete(encoded, found) if self.wishes.impute == "most_frequent" else encoded
-        made = found.fill_gaps(made) if self.wishes.impute != "none" else made
+        if self.wishes.impute != "none":
+            made = np.where(np.isnan(made), found.mean if found.fill is None else found.fill, made)
         return found.apply(made) if self.wishes.scale != "none" else made.astype(np.float32)
 
     def complete(self, encoded: Doubles, found: Scaling) -> Doubles:
@@ -150,10 +143,7 @@ class Preparation:
 
 def _fit_scaling(rows: Sequence[Doubles], columns: Columns, wishes: PrepOptions) -> Scaling:
     """What the rows of some clients are scaled and completed by; indicators stay as they are."""
-    total = add_sums(ColumnSums.of(own) for own in rows)
-    mean = total.mean()
-    spread = compute_deviation(np.sum([sum_squares(own, mean) for own in rows], axis=0), total.counts)
-    numbers = columns.numbers
+    (mean, spread), numbers = compute_moments(rows), columns.numbers
     if not wishes.ranks:
         return Scaling(np.where(numbers, mean, 0.0), np.where(numbers, spread, 1.0))
     low, median, high = compute_quantiles(rows, (0.25, 0.5, 0.75))
@@ -176,14 +166,12 @@ def standardise_targets(federation: Federation, clients: Sequence[int] | None = 
         return federation
     raw = np.asarray(federation.y, dtype=np.float64)
     rows = [raw[federation.train[client]][:, None] for client in (range(len(federation)) if clients is None else clients)]
-    total = add_sums(ColumnSums.of(own) for own in rows)
-    mean = total.mean()
-    spread = compute_deviation(np.sum([sum_squares(own, mean) for own in rows], axis=0), total.counts)
+    mean, spread = compute_moments(rows)
     if not spread[0] > 0:
         raise UserError(f"All training targets of {federation.name!r} are {mean[0]:g}: there is nothing to predict.")
     task = replace(federation.task, mean=float(mean[0]), deviation=float(spread[0]))
     central = federation.central
-    return federation.with_(
+    return federation.replace(
         y=scale_targets(raw, task), task=task, central=None if central is None else (central[0], scale_targets(central[1], task))
     )
 
@@ -193,7 +181,7 @@ def refit_targets(federation: Federation, clients: Sequence[int]) -> Federation:
     if federation.task.name != "regression":
         return federation
     task, central = federation.task, federation.central
-    raw = federation.with_(y=task.in_units(federation.y), central=None if central is None else (central[0], task.in_units(central[1])))
+    raw = federation.replace(y=task.in_units(federation.y), central=None if central is None else (central[0], task.in_units(central[1])))
     return standardise_targets(raw, clients)
 
 
@@ -217,8 +205,8 @@ def has_gaps(facts: Mapping[str, Any]) -> bool:
 
 
 def prepare_federation(federation: Federation, unseen: float = 0.0) -> Federation:
-    """The federation with its features, and the target of a regression, prepared as the training parts of its clients ask for it; without
-    the share that will take no part, to whom what the others ask for is done as well."""
+    """The federation with its features, and the target of a regression, prepared by the training parts of its clients. The share of clients
+    that will take no part is prepared in the same way, and nothing is fitted on it."""
     apart = draw_unseen_clients(federation.ids, unseen, federation.data_seed) if unseen else ()
     federation = standardise_targets(federation, [client for client in range(len(federation)) if client not in apart])
     stored = federation.provenance.get(PENDING)
@@ -232,10 +220,13 @@ def prepare_federation(federation: Federation, unseen: float = 0.0) -> Federatio
     for name, rows in training.items():
         made = made.with_client(name, rows)
     provenance = {name: value for name, value in federation.provenance.items() if name != PENDING}
-    return federation.with_(
+    central = federation.central
+    if central is not None:  # statistics of each client's own do not fit the server's test set
+        central = (made.apply(np.asarray(central[0], dtype=np.float64), None), central[1]) if ALL_CLIENTS in made.scalings else None
+    return federation.replace(
         x=_apply_preparation(federation, raw, made),
         raw=federation.x,
-        central=_prepare_central(federation, made),
+        central=central,
         provenance={**provenance, DONE: made.to_dict()},
     )
 
@@ -250,15 +241,7 @@ def _apply_preparation(federation: Federation, raw: Array, made: Preparation) ->
     if ALL_CLIENTS in made.scalings:
         return made.apply(raw, None)
     x = np.zeros(raw.shape, dtype=np.float32)
-    parts = [part for part in (federation.train, federation.test, federation.validation) if part is not None]
     for client, name in enumerate(federation.ids):
-        own = np.concatenate([part[client] for part in parts])
+        own = np.concatenate([part[client] for part in federation.parts.values()])
         x[own] = made.apply(raw[own], name)
     return x
-
-
-def _prepare_central(federation: Federation, made: Preparation) -> tuple[Array, Array] | None:
-    """The server's test set, where it can be prepared: not with statistics of each client's own."""
-    if federation.central is None or ALL_CLIENTS not in made.scalings:
-        return None
-    return made.apply(np.asarray(federation.central[0], dtype=np.float64), None), federation.central[1]

@@ -17,7 +17,7 @@ from coterie.core.arrays import Array, Ids, Ints
 from coterie.core.rng import make_generator, make_key, shuffle
 from coterie.data.federation import SITES, Federation, Parts, Samples
 from coterie.data.joining import join_federations
-from coterie.data.partitions import check_count, check_enough, check_fractions, check_positive, divide_randomly, fill_empty_clients, natural
+from coterie.data.partitions import check_count, check_enough, check_positive, divide_randomly, fill_empty_clients, natural
 from coterie.data.prepare import DONE
 from coterie.data.text import TEXT_COLUMN
 
@@ -61,8 +61,7 @@ def _divide_samples(
         return natural(samples, test, validation or 0.0, _data_seed=data_seed)
     title = f"Scenario {name!r}"
     count, share = DEFAULT_CLIENTS if clients is None else clients, DEFAULT_TEST if test is None else test
-    check_enough(title, samples, count)
-    check_fractions(title, share, validation or 0.0)
+    check_enough(title, samples, count, share, validation or 0.0)
     return divide_randomly(samples, name, count, share, validation or 0.0, data_seed)
 
 
@@ -89,8 +88,8 @@ def draw_groups(name: str, federation: Federation, groups: int, shares: Sequence
 
 def find_held_samples(federation: Federation, clients: Ints | Sequence[int]) -> Ints:
     """The samples of these clients, all their parts, in ascending order."""
-    parts = [federation.train, federation.test, *([federation.validation] if federation.validation is not None else [])]
-    return np.sort(np.concatenate([np.zeros(0, np.int64), *(part[int(client)] for part in parts for client in clients)]))
+    held = [part[int(client)] for part in federation.parts.values() for client in clients]
+    return np.sort(np.concatenate([np.zeros(0, np.int64), *held]))
 
 
 def apply_groups(federation: Federation, name: str, group: Ids, stored: dict[str, Any], **changes: Any) -> Federation:
@@ -110,7 +109,7 @@ def apply_groups(federation: Federation, name: str, group: Ids, stored: dict[str
         for name in (DONE, TEXT_COLUMN):
             provenance.pop(name, None)
         provenance.pop("scaling", None)  # it no longer leads from a site's own rows to these features
-    return federation.with_(groups=group, central=None, provenance=provenance, name=f"{federation.name}/{name}", **changes)
+    return federation.replace(groups=group, central=None, provenance=provenance, name=f"{federation.name}/{name}", **changes)
 
 
 Shares = Sequence[float] | None
@@ -175,8 +174,8 @@ def labelsubset(federation: Federation, groups: int = 2, shares: Shares = None, 
     group = draw_groups("labelsubset", federation, groups, shares, _data_seed, _moved)
     owner = np.empty(classes, np.int64)  # the group that holds a class
     owner[shuffle(make_key(_data_seed, "labelsubset", "classes"), classes)] = np.arange(classes) % groups
-    parts = {name: _select_classes(federation, federation.part(name), group, owner) for name in _list_parts(federation)}
-    dropped = sum(len(federation.part(name).indices) - len(part.indices) for name, part in parts.items())
+    parts = {name: _select_classes(federation, part, group, owner) for name, part in federation.parts.items()}
+    dropped = sum(len(federation.parts[name].indices) - len(part.indices) for name, part in parts.items())
     held = {g: [federation.classes[c] for c in np.flatnonzero(owner == g)] for g in range(groups)}
     stored = {"groups": "group g holds its classes", "held": held, "left_over": federation.provenance["left_over"] + dropped}
     parts["train"], moved = _fill_empty_parts(parts["train"], group)
@@ -253,7 +252,7 @@ def mixed(
     """
     assert _load is not None
     made = join_federations(federation, _load(other), "mixed", ("first", "second"), apart=labels == "apart")
-    return made.with_(provenance={**made.provenance, "scenarios": [*federation.provenance.get("scenarios", []), "mixed"]})
+    return made.replace(provenance={**made.provenance, "scenarios": [*federation.provenance.get("scenarios", []), "mixed"]})
 
 
 def rotate_images(images: Array, degrees: int, over: int = 1) -> Array:
@@ -285,10 +284,10 @@ def sites(federation: Federation, count: int = 4, first: int | None = None, *, _
     else:
         number[order] = np.r_[np.zeros(first, np.int64), 1 + np.arange(n - first) % (count - 1)]
     stored = {name: f"site-{number[client]}" for client, name in enumerate(federation.ids)}
-    return federation.with_(
+    return federation.replace(
         name=f"{federation.name}/sites",
         provenance={**federation.provenance, SITES: stored},
-        later=tuple((begin, world.with_(provenance={**world.provenance, SITES: stored})) for begin, world in federation.later),
+        later=tuple((begin, world.replace(provenance={**world.provenance, SITES: stored})) for begin, world in federation.later),
     )
 
 
@@ -319,13 +318,9 @@ def _fill_empty_parts(part: Parts, group: Ids) -> tuple[Parts, int]:
         moved += fill_empty_clients(own)
         for client, samples in zip(members, own, strict=True):
             lists[client] = samples
-    return Parts.of(lists), moved
-
-
-def _list_parts(federation: Federation) -> list[str]:
-    return ["train", "test", *(["validation"] if federation.validation is not None else [])]
+    return Parts.from_lists(lists), moved
 
 
 def _check_numbers(title: str, federation: Federation) -> None:
-    if not federation.amounts:
+    if not federation.has_numeric_features:
         raise UserError(f"{title}: the samples of {federation.name!r} are tokens, not amounts that could be changed.")

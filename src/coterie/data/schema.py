@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie._util.errors import UserError, suggest_names
 from coterie._util.json_io import to_json_line
-from coterie.core.arrays import Array, Ints
+from coterie.core.arrays import Array
 from coterie.data.column_statistics import Scaling
 from coterie.data.columns import Columns, TableColumn
 from coterie.data.federation import Federation
@@ -49,7 +49,7 @@ class Schema:
     missing: tuple[str, ...] = ()  # marks of gaps; sites may have different ones
 
     @classmethod
-    def of(cls, federation: Federation) -> "Schema":
+    def from_federation(cls, federation: Federation) -> "Schema":
         """The schema of a federation."""
         stored = federation.provenance.get(SCHEMA)
         made = cls._from_names(federation) if stored is None else cls.from_dict(stored)
@@ -205,7 +205,7 @@ def conform_federation(federation: Federation, schema: Schema, other: str = "the
     Raises:
         UserError: A column, a kind, a word, a class or the preparation differs; the sentence names it with the nearest match.
     """
-    own = _set_empty_columns(Schema.of(federation), schema, federation)
+    own = _set_empty_columns(Schema.from_federation(federation), schema, federation)
     check_schema(own, schema, where or f"The data {federation.name!r}", other)
     made = federation
     if own.features != schema.features:
@@ -214,7 +214,7 @@ def conform_federation(federation: Federation, schema: Schema, other: str = "the
         made = _renumber_classes(made, own.classes, schema.classes)
     kept = replace(schema, missing=own.missing, label=own.label or schema.label)
     stored = kept.to_dict() if SCHEMA in federation.provenance else None
-    return made.with_(
+    return made.replace(
         provenance=made.provenance if stored is None else {**made.provenance, SCHEMA: stored},
         later=tuple((begin, conform_federation(world, schema, other, where)) for begin, world in federation.later),
     )
@@ -236,7 +236,7 @@ def _set_empty_columns(own: Schema, schema: Schema, federation: Federation) -> S
 
 def _reorder_features(federation: Federation, features: tuple[str, ...], schema: Schema) -> Federation:
     """The federation with its features where the schema has them; those that it lacks are indicators that are never set."""
-    now = list(Schema.of(federation).features)  # a column that is empty here stands among them still
+    now = list(Schema.from_federation(federation).features)  # a column that is empty here stands among them still
     kept = [place for place, name in enumerate(now) if name in schema.features]
     places = np.array([schema.features.index(now[place]) for place in kept], dtype=np.int64)
     width = len(schema.features)
@@ -248,11 +248,13 @@ def _reorder_features(federation: Federation, features: tuple[str, ...], schema:
 
     stored = {**federation.provenance, "features": list(schema.features)}
     if (preparation := get_preparation(federation)) is not None:
-        stored[DONE] = _reorder_preparation(preparation, kept, places, schema).to_dict()
+        columns = Columns(tuple(TableColumn(c.name, c.categories if c.kind == "category" else None) for c in schema.columns))
+        scalings = {name: scaling.select(kept, places, width) for name, scaling in preparation.scalings.items()}
+        stored[DONE] = Preparation(columns, preparation.wishes, scalings).to_dict()
     if "scaling" in stored:
         stored["scaling"] = {name: Scaling.from_dict(one).select(kept, places, width).to_dict() for name, one in stored["scaling"].items()}
     central = federation.central
-    return federation.with_(
+    return federation.replace(
         x=moved(federation.x),
         raw=None if federation.raw is None else moved(federation.raw),
         central=None if central is None else (moved(central[0]), central[1]),
@@ -260,19 +262,12 @@ def _reorder_features(federation: Federation, features: tuple[str, ...], schema:
     )
 
 
-def _reorder_preparation(preparation: Preparation, kept: Sequence[int], places: Ints, schema: Schema) -> Preparation:
-    """The same statistics for the columns in the schema's order."""
-    columns = Columns(tuple(TableColumn(c.name, c.categories if c.kind == "category" else None) for c in schema.columns))
-    scalings = {name: scaling.select(kept, places, len(schema.features)) for name, scaling in preparation.scalings.items()}
-    return Preparation(columns, preparation.wishes, scalings)
-
-
 def _renumber_classes(federation: Federation, own: Sequence[str], classes: Sequence[str]) -> Federation:
     """The federation with the numbers that the schema gives its classes, or with its labels in the schema's order."""
     numbers = np.array([list(classes).index(word) for word in own], dtype=np.int64)
     change: Callable[[Array], Array] = (lambda y: numbers[y]) if federation.task.counts_classes else (lambda y: y[:, np.argsort(numbers)])
     central = federation.central
-    return federation.with_(
+    return federation.replace(
         y=change(federation.y), classes=tuple(classes), central=None if central is None else (central[0], change(central[1]))
     )
 

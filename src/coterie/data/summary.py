@@ -28,11 +28,10 @@ class PartitionSummary:
     groups: Ints | None
 
     @classmethod
-    def of(cls, federation: Federation) -> "PartitionSummary":
+    def from_federation(cls, federation: Federation) -> "PartitionSummary":
         n, classes = len(federation), len(federation.classes) if federation.task.counts_classes else 0
-        parts = [federation.train, federation.test, *([federation.validation] if federation.validation is not None else [])]
         table = np.zeros(n * classes, np.int64)
-        for part in parts if classes else ():
+        for part in federation.parts.values() if classes else ():
             owner = np.repeat(np.arange(n), part.sizes)
             table += np.bincount(owner * classes + federation.y[part.indices], minlength=n * classes)
         nothing = np.zeros(n, np.int64)
@@ -77,7 +76,7 @@ COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F
 
 
 def draw_partition(federation: Federation, path: Path) -> None:
-    """Write the figure of a federation's partition; the file's ending says in which format."""
+    """Write the figure of a federation's partition; the file's ending sets the format."""
     if path.suffix not in FORMATS:
         raise UserError(f"{path}: a figure is written as {', '.join(FORMATS)}.")
     if not federation.task.counts_classes:
@@ -95,7 +94,7 @@ def draw_partition(federation: Federation, path: Path) -> None:
 
 def make_chart(alt: Any, federation: Federation) -> Any:
     """The figure as a chart, clients in the order of their group and of the class they hold most of."""
-    summary = PartitionSummary.of(federation)
+    summary = PartitionSummary.from_federation(federation)
     group = summary.groups if summary.groups is not None else np.zeros(len(summary.ids), np.int64)
     order = np.lexsort((-summary.train, summary.table.argmax(1), group))
     shown = order if len(order) <= MAX_SHOWN else order[np.linspace(0, len(order) - 1, MAX_SHOWN).astype(np.int64)]

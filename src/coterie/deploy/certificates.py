@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.x509.oid import NameOID
 
 from coterie._util.errors import UserError, check_names, suggest_names
-from coterie._util.files import write_atomic
+from coterie._util.files import lock_file, write_atomic
 from coterie._util.json_io import format_json, read_json_object
-from coterie._util.locks import lock_file
 from coterie.deploy.files import keep_private
 from coterie.deploy.server.federation import FEDERATION_FILE, PROJECT, FederationFolder
 
@@ -77,7 +77,7 @@ def list_certificate_paths(federation: FederationFolder) -> dict[str, Path]:
 
 
 def find_expiring(federation: FederationFolder, within: timedelta = EXPIRY_WARNING) -> dict[str, datetime]:
-    """Whose certificates have ended or will soon, and when."""
+    """The certificates that have ended or will soon, by name, and when."""
     found = {
         name: read_certificate(path).not_valid_after_utc for name, path in list_certificate_paths(federation).items() if path.is_file()
     }
@@ -95,28 +95,19 @@ def check_server_certificate(federation: FederationFolder) -> None:
 
 
 def check_dates(certificate: x509.Certificate, what: str, remedy: str) -> None:
-    """Refuse a certificate that is not valid now.
-
-    Args:
-        certificate: The certificate.
-        what: What to call it, at the start of a sentence.
-        remedy: What to do about one that has ended. One that is not valid yet is a matter of clocks.
-
-    Raises:
-        UserError: It is not valid yet, or no more.
-    """
+    """Refuse a certificate that is not valid now. `remedy` is for one that has ended; one that is not valid yet is a matter of clocks."""
     now, begins, ends = datetime.now(UTC), certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now < begins:
         raise UserError(
-            f"{what} is not valid before {begins:%Y-%m-%d %H:%M} UTC, and this machine's clock says {now:%Y-%m-%d %H:%M}: check the clocks "
-            "of this machine and of the operator's."
+            f"{what} is not valid before {begins:%Y-%m-%d %H:%M} UTC, and this machine's clock is at {now:%Y-%m-%d %H:%M}: check the "
+            "clocks of this machine and of the operator's."
         )
     if now > ends:
         raise UserError(f"{what} ended on {ends:%Y-%m-%d}: {remedy}.")
 
 
 def renew_certificates(federation: FederationFolder, names: Sequence[str] = (), days: int = DAYS) -> Iterator[tuple[str, Path, datetime]]:
-    """New certificates, for the keys that were certified before: whose, where, until when. All that are here, unless some are named."""
+    """New certificates, for the keys that were certified before: names, files and ends. Default: all that are here."""
     paths = list_certificate_paths(federation)
     for name in names:
         if name in federation.sites and name not in paths:
@@ -193,7 +184,7 @@ def revoke_site(federation: FederationFolder, site: str) -> FederationFolder:
     """Take a site out for good; jobs that run now see it at their next question."""
     if site not in federation.sites:
         raise UserError(f"The federation {federation.folder} has no site {site!r}: {suggest_names(site, federation.sites)}")
-    left = federation.but(sites=tuple(name for name in federation.sites if name != site), removed=(*federation.removed, site))
+    left = replace(federation, sites=tuple(name for name in federation.sites if name != site), removed=(*federation.removed, site))
     left.write()
     write_disabled(left)
     return left
@@ -201,7 +192,7 @@ def revoke_site(federation: FederationFolder, site: str) -> FederationFolder:
 
 def restore_site(federation: FederationFolder, site: str) -> FederationFolder:
     """A removed site may come in again, with the certificate that it had."""
-    back = federation.but(sites=(*federation.sites, site), removed=tuple(name for name in federation.removed if name != site))
+    back = replace(federation, sites=(*federation.sites, site), removed=tuple(name for name in federation.removed if name != site))
     back.write()
     write_disabled(back)
     return back
@@ -213,7 +204,7 @@ def write_disabled(federation: FederationFolder) -> None:
 
 
 class RevokedSites:
-    """The removed sites as the federation's file says now; looked at often, so it is read only when it has changed."""
+    """The removed sites of the federation's file now; looked at often, so it is read only when it has changed."""
 
     def __init__(self, folder: Path) -> None:
         self.path, self._seen, self._names = folder / FEDERATION_FILE, -1, frozenset[str]()

@@ -16,12 +16,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]*")
 
 
 def is_name(value: object, longest: int = LONGEST_NAME) -> bool:
-    """Check that a value is a name: ASCII letters, digits, ``-``, ``_``, ``.`` and ``=``, and neither ``.`` nor ``-`` nor ``=`` first.
-
-    Args:
-        value: What came from a message or a file; anything but a string is no name.
-        longest: Most characters.
-    """
+    """Check that a value is a name: ASCII letters, digits, ``-``, ``_``, ``.`` and ``=``, and neither ``.`` nor ``-`` nor ``=`` first."""
     return isinstance(value, str) and len(value) <= longest and _NAME.fullmatch(value) is not None
 
 
@@ -69,7 +64,7 @@ def keep_private(folder: Path) -> None:
     """
     for root, folders, files in os.walk(folder):  # not through links
         for path in (Path(root), *(Path(root, name) for name in files)):
-            with suppress(OSError):  # what is in a folder that nobody else may enter is safe all the same
+            with suppress(OSError):  # what is in a folder that only its owner may enter is safe all the same
                 if not path.is_symlink() and (mode := path.stat().st_mode) & OTHER_USERS:
                     path.chmod(mode & 0o777 & ~OTHER_USERS)
         folders[:] = [name for name in folders if not Path(root, name).is_symlink()]

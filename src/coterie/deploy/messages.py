@@ -52,7 +52,7 @@ class Denial:
 
 
 def get_version() -> str:
-    """The version of the package; what runs from a source tree says so."""
+    """The version of the package; "source" for what runs from a source tree."""
     try:
         return version("coterie")
     except PackageNotFoundError:
@@ -69,7 +69,7 @@ class OversizedMessage:
 
 RawMessage = bytes | OversizedMessage
 PROTOCOL = 4
-LIMIT = 1 << 31  # bytes of a message, unless a side sets less
+LIMIT = 1 << 31  # bytes of a message; default of both sides
 LONGEST_SCHEMA = 1 << 22  # characters
 LONGEST_WORD = 200  # of a column, a category or a class
 M = TypeVar("M", "AskBatch", "ReplyBatch", "Hello", "SiteCard", "Delivery", "Receipt")
@@ -90,7 +90,7 @@ class AskBatch:
     protocol: int
     run: str
     number: str
-    ids: tuple[str, ...]  # the site's clients that the asks are about: the asks say their places here
+    ids: tuple[str, ...]  # the site's clients that the asks are about: the asks hold their places here
     asks: tuple[StampedAsk, ...]
     order: str = ""  # the hash of the order that the asks are part of
 
@@ -109,9 +109,9 @@ class ReplyBatch:
 
 @dataclass(frozen=True)
 class Hello:
-    """The first question of a run: who is there? With it travels the order in full, as canonical JSON (`orders.OrderTerms`).
+    """The first question of a run: which sites are there? With it travels the order in full, as canonical JSON (`orders.OrderTerms`).
 
-    Without a schema a site describes its own columns. With one it answers in that schema, or says why it cannot.
+    Without a schema a site describes its own columns. With one it answers in that schema, or with a reason why it cannot.
     """
 
     protocol: int
@@ -319,7 +319,7 @@ def make_batch(asks: Sequence[StampedAsk], ids: Sequence[str], rows: Sequence[Id
 
 
 def get_clients(ask: Ask[Any]) -> Ids:
-    """Whom an ask is about."""
+    """The clients that an ask is about."""
     found: Ids = ask.clients  # type: ignore[attr-defined]
     return found
 

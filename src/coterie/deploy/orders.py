@@ -39,7 +39,7 @@ class OrderTerms:
 
     kind: str  # "study" or "inspect"
     run: str
-    operator: str  # who asks, as the server says
+    operator: str  # the operator's name, as the server states it
     purpose: str  # what for, in the operator's words
     data: str  # what the record calls the data
     methods: tuple[str, ...]
@@ -118,10 +118,10 @@ def _find_faults(terms: OrderTerms) -> Iterator[str]:
         yield "an unknown kind"
     if not is_name(terms.run):
         yield "a run that is no name"
-    for name, longest in (("operator", LONGEST_NOTE), ("purpose", LONGEST_NOTE), ("data", LONGEST_NOTE), ("model", LONGEST_NOTE)):
+    for name in ("operator", "purpose", "data", "model"):
         value = getattr(terms, name)
-        if not isinstance(value, str) or len(value) > longest:
-            yield f"a {name} that is no text of at most {longest} characters"
+        if not isinstance(value, str) or len(value) > LONGEST_NOTE:
+            yield f"a {name} that is no text of at most {LONGEST_NOTE} characters"
     if not terms.methods or not all(isinstance(spec, str) and 0 < len(spec) <= LONGEST_NOTE for spec in terms.methods):
         yield "methods that are no specs"
     if not terms.seeds or not all(type(seed) is int for seed in terms.seeds):
@@ -137,7 +137,7 @@ def _find_faults(terms: OrderTerms) -> Iterator[str]:
 
 
 def _has_local(terms: OrderTerms) -> bool:
-    """Whether an order says how clients train; an inspection need not."""
+    """Whether an order states how clients train; an inspection need not."""
     found = terms.plan if terms.kind == "study" else terms.plan.get("pilot") or {}
     local = found.get("local", {}) if isinstance(found, Mapping) else None
     if not isinstance(local, Mapping):
@@ -154,14 +154,9 @@ OWN_PACKAGE = "coterie"
 
 
 def find_asks(starts: Iterable[Any], *always: str) -> tuple[str, ...]:
-    """Find the kinds of asks that code can make.
+    """Find the kinds of asks that methods, classes or functions can make, in the order of `ASKS`; all of them where none is found.
 
-    Args:
-        starts: Methods, classes or functions to begin with.
-        always: Kinds that are asked in any case, such as the evaluations of a study.
-
-    Returns:
-        The kinds, in the order of `ASKS`; all of them where none is found.
+    `always` are kinds that are asked in any case, such as the evaluations of a study.
     """
     found, seen, left = set(always), set[int](), list[Any]()
     packages = {OWN_PACKAGE}
@@ -177,7 +172,7 @@ def find_asks(starts: Iterable[Any], *always: str) -> tuple[str, ...]:
         seen.add(id(one))
         if isinstance(one, type) and issubclass(one, Ask):
             found.add(one.__name__)
-        elif _get_package(one) in packages:
+        elif str(getattr(one, "__module__", "") or "").partition(".")[0] in packages:
             left += _list_functions(one) if isinstance(one, type) else _list_references(one)
     kinds = tuple(kind for kind in ASKS if kind in found)
     return kinds if plain and kinds != tuple(kind for kind in ASKS if kind in always) else ASKS
@@ -194,10 +189,6 @@ def _list_parts(start: Any) -> Iterator[Any]:
             value = getattr(start, f.name, None)
             if is_dataclass(value) or hasattr(value, "round"):
                 yield from _list_parts(value)
-
-
-def _get_package(one: Any) -> str:
-    return str(getattr(one, "__module__", "") or "").partition(".")[0]
 
 
 def _list_functions(kind: type) -> list[Any]:

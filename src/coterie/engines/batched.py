@@ -136,7 +136,6 @@ class BatchedEngine(LocalEngine):
         return split_replies(asks, job.samples(), self._store_trained(trained, job), steps)
 
     def _route_ask(self, work: Work) -> Route:
-        """The route of one ask to train."""
         assert isinstance(work.ask, Train)
         world, local = work.world, work.ask.local
 
@@ -354,7 +353,7 @@ def compute_gradients_together(works: Sequence[Work], route: StackedTrainer) -> 
     models = ConcatRows([RowBlock(len(ask.models), ask.models) for ask in asks], asks[0].models.shape[1]).on(route.device)
     firsts = np.cumsum([0, *(len(ask.models) for ask in asks)])
     start = np.concatenate([ask.start + first for ask, first in zip(asks, firsts, strict=False)])
-    own = Parts.of([parts[client] for ask, parts in zip(asks, held, strict=True) for client in ask.clients])
+    own = Parts.from_lists([parts[client] for ask, parts in zip(asks, held, strict=True) for client in ask.clients])
     found, losses = compute_stacked_gradients(route, models, start, own)
     vectors, ends = DeviceVectors.from_gradients(found).as_array(), np.cumsum([0, *(len(ask.clients) for ask in asks)])
     spans = [slice(begin, end) for begin, end in pairwise(ends)]

@@ -142,7 +142,8 @@ class CapturedTrainer:
     def train_on_device(self, job: TrainingJob, local: Local) -> tuple[Tensor, Ints]:
         """The same, the models left where they were trained."""
         rule = StepRule("adam" if local.optimizer == "adam" else "sgd", bool(job.weight_decay.any()))
-        setting = self._setting(rule, local)
+        common = (self.module, self.layout, self.loss, self.x, self.y, self.dtype, self.precision, self.microbatch)
+        setting = CaptureSetting(*common, parse_augmentation(local.augment), rule)
         models = send_rows(job.models, self.device)  # sent once, however many begin from one
         vectors = gather_starts(job.models, job.start, self.device)  # a training of no steps returns its start
         plans = [self._batches(job, i) for i in range(len(job.start))]
@@ -183,14 +184,9 @@ class CapturedTrainer:
         return torch.as_tensor(draw_augmentation(int(job.keys[i]), step, samples), device=self.device)
 
     def _batches(self, job: TrainingJob, i: int) -> list[Ints]:
-        """The batches that the loop would take."""
         own, limit = job.indices[job.offsets[i] : job.offsets[i + 1]], int(job.max_steps[i])
         size, epochs = int(job.batch_size[i]), int(job.epochs[i])
         return list(iterate_batches(int(job.keys[i]), own, size, epochs, None if limit < 0 else limit, self.smallest_batch))
-
-    def _setting(self, rule: StepRule, local: Local) -> CaptureSetting:
-        how = parse_augmentation(local.augment)
-        return CaptureSetting(self.module, self.layout, self.loss, self.x, self.y, self.dtype, self.precision, self.microbatch, how, rule)
 
     def _places(self, setting: CaptureSetting, job: TrainingJob, models: Tensor, trainings: int) -> list[CapturedTraining]:
         """Places for these trainings: as many as fit the device beside each other, by what a step was seen to take."""
@@ -222,7 +218,6 @@ class CapturedTrainer:
         return 2 * (torch.cuda.max_memory_allocated(self.device) - before) + own
 
     def _stack(self, job: TrainingJob, models: Tensor, i: int, rule: StepRule) -> Stack:
-        """A training's start and settings on the device."""
         slices = self.layout.slices
 
         def pieces(vector: Tensor, *, trained: bool = True) -> list[Tensor]:

@@ -119,20 +119,16 @@ def train_client(space: Workspace, visit: ClientTraining, local: Local) -> tuple
 
 def _train_by_rule(space: Workspace, visit: ClientTraining, local: Local, rule: LocalRule) -> tuple[int, list[Tensor]]:
     """The loops of a rule, one after the other; what `model` trains is left in the module."""
-    received, extra = (
-        _split_by_name(space, visit.start),
-        {name: _split_by_name(space, vector) for name, vector in (visit.extra or {}).items()},
-    )
+    received = _split_by_name(space, visit.start)
+    extra = {name: _split_by_name(space, vector) for name, vector in (visit.extra or {}).items()}
     taken, trained, how = 0, {}, parse_augmentation(local.augment)
     space.module.train()
     for loop in rule.loops:
         own = {name: tensor.clone() for name, tensor in extra.get(loop, received).items()}
         weights = [own[name].requires_grad_() for name, w in space.module.named_parameters() if w.requires_grad]
         key = visit.key if loop == MODEL else extend_key(visit.key, hash_word(loop))
-        terms, optimizer = (
-            _GradientTerms(space.module, visit if loop == MODEL else replace(visit, mu=0.0, linear=None)),
-            rule.optimizer(weights, local),
-        )
+        terms = _GradientTerms(space.module, visit if loop == MODEL else replace(visit, mu=0.0, linear=None))
+        optimizer = rule.optimizer(weights, local)
         for number, batch in enumerate(_iterate_until_closed(space, visit, local, key, rule.epochs(loop, visit.epochs))):
             optimizer.zero_grad()
             x, y = space.batch(batch, draw_augmentation(key, number, len(batch)) if how is not None else None, how)
@@ -166,7 +162,6 @@ class _GradientTerms:
 
 
 def _iterate_until_closed(space: Workspace, visit: ClientTraining, local: Local, key: int, epochs: int) -> Iterator[Ints]:
-    """The batches of a loop, until it is to end early."""
     for batch in iterate_batches(key, visit.samples, local.batch_size, epochs, local.max_steps, space.smallest_batch):
         if space.closing.is_set():
             return

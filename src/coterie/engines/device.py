@@ -140,7 +140,7 @@ def has_room_for(shape: tuple[int, int], device: torch.device) -> bool:
 
 
 def get_host_memory(path: Path = Path("/proc/meminfo")) -> int:
-    """Bytes that the host can give; where it does not say, as many as any device has."""
+    """Bytes that the host can give; where it does not report them, as many as any device has."""
     try:
         lines = dict(line.split(":", 1) for line in path.read_text(encoding="utf-8").splitlines())
         return int(lines["MemAvailable"].split()[0]) << 10
@@ -148,7 +148,7 @@ def get_host_memory(path: Path = Path("/proc/meminfo")) -> int:
         return 1 << 62
 
 
-GPUS = ("CUDA", "CUBLAS_", "CUDNN_", "MPS backend")  # one of them is in whatever torch, Triton and the vendors' libraries say of a GPU
+GPUS = ("CUDA", "CUBLAS_", "CUDNN_", "MPS backend")  # one of them is in whatever torch, Triton and the vendors' libraries report of a GPU
 FULL = ("out of memory", "ALLOC_FAILED", "ALLOCATION_FAILED", "cublasCreate(handle)")
 # After these everything on the device fails. Others, a kernel's wrong grid for instance, are the fault of what was asked for
 BROKEN = (
@@ -181,13 +181,13 @@ def raise_device_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if (told := find_device_error(error)) is not None:
-            raise told from error
+        if (fault := find_device_error(error)) is not None:
+            raise fault from error
         raise
 
 
 def find_device_error(error: Exception) -> DeviceError | None:
-    """What to say of an error that is the GPU's; None of any other."""
+    """The sentence for an error that is the GPU's; None for any other."""
     if isinstance(error, torch.OutOfMemoryError):
         return make_memory_error()
     text = str(error) if isinstance(error, RuntimeError) else ""

@@ -27,7 +27,7 @@ class SumTerms(NamedTuple):
     weights: Doubles
 
     @classmethod
-    def of(cls, weights: Doubles, order: Ints) -> "SumTerms":
+    def from_weights(cls, weights: Doubles, order: Ints) -> "SumTerms":
         counted = order[weights[order] != 0.0]
         return cls(counted, weights[counted])
 
@@ -154,7 +154,10 @@ class DeviceVectors(NDArrayOperatorsMixin, Vectors):
         found = torch.empty((len(parts[0].replies), self.shape[1]), device=self.values.device)
         for part in parts:
             columns = slice(part.begin, part.end)
-            terms = [SumTerms.of(row, order) for row in part.replies], [SumTerms.of(row, np.arange(len(row))) for row in part.before]
+            terms = (
+                [SumTerms.from_weights(row, order) for row in part.replies],
+                [SumTerms.from_weights(row, np.arange(len(row))) for row in part.before],
+            )
             compute_weighted_sums(found[:, columns], self.values[:, columns], old[:, columns], *terms)
         return fetch_tensor(found)
 

@@ -48,7 +48,6 @@ def load_or_compute(body: nn.Module, x: Array, how: str, compute: Callable[[], F
 
 
 def _hash_inputs(body: nn.Module, x: Array, how: str) -> str:
-    """Of the body's numbers, the samples, and how the one is applied to the other."""
     sum_ = hashlib.sha256(f"{how} {torch.__version__} {x.shape} {x.dtype}".encode())
     for name, tensor in body.state_dict().items():
         sum_.update(name.encode())
@@ -92,7 +91,7 @@ class FeatureWorlds:
             return built.head
 
         spec = ModelSpec(model.text, tuple(x.shape[1:]), model.outputs, head)
-        return replace(world, federation=federation.with_(x=x, central=central, later=()), model=spec, attack=None)
+        return replace(world, federation=federation.replace(x=x, central=central, later=()), model=spec, attack=None)
 
     def _features(self, text: str, body: nn.Module, x: Array) -> Floats:
         key = (text, id(x))

@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from coterie.core import rng
-from coterie.core.arrays import Array, Bools, Doubles, Floats, Ids, Ints, Words
+from coterie.core.arrays import Array, Bools, Doubles, Floats, Ints, Words
 from coterie.core.asks import Train, Trained
 from coterie.core.local import Local
 from coterie.core.rng import fold_keys
 from coterie.core.vectors import on_device
-from coterie.data.federation import Parts
 from coterie.engines.device import as_tensor, choose_storage_device, get_resident_memory
 from coterie.engines.device_vectors import DeviceVectors
 from coterie.engines.local_engine import Work
@@ -240,17 +239,22 @@ def merge_asks(works: Sequence[Work], asks: Sequence[Train], sizes: tuple[int, .
     held = [work.parts() for work in works]
     counts, width = [len(ask.clients) for ask in asks], asks[0].models.shape[1]
     clients = np.concatenate([ask.clients for ask in asks])
-    samples = _count_samples(held, asks, clients)
+    if all(parts is held[0] for parts in held):  # of all asks at once
+        samples, indices = held[0].sizes[clients], held[0].joined(clients)
+    else:
+        samples = np.concatenate([parts.sizes[ask.clients] for parts, ask in zip(held, asks, strict=True)])
+        indices = np.concatenate([parts.joined(ask.clients) for parts, ask in zip(held, asks, strict=True)])
     epochs, max_steps, batch, lr, momentum, decay, mu = np.repeat(np.array([_get_settings(a.local) for a in asks]).T, counts, axis=1)
+    keys = np.array([work.key(ask.purpose) for work, ask in zip(works, asks, strict=True)], np.uint64)
     return TrainingJob(
         sizes=sizes,
         x=federation.x.reshape(len(federation.x), -1),
         y=federation.y,
         offsets=np.concatenate([[0], np.cumsum(samples)]),
-        indices=_concat_indices(held, asks, clients),
+        indices=indices,
         models=_concat_rows([RowBlock(len(ask.models), ask.models) for ask in asks], width, apart=apart),
         start=np.concatenate([ask.start for ask in asks]) + np.repeat(_compute_offsets([len(ask.models) for ask in asks]), counts),
-        keys=_compute_keys(works, asks, clients, counts),
+        keys=fold_keys(np.repeat(keys, counts), works[0].world.words[clients]),  # `Work.keys` of all asks
         epochs=_apply_client_values(epochs, [ask.epochs for ask in asks], counts).astype(np.int64),
         max_steps=max_steps.astype(np.int64),
         batch_size=np.where(batch > 0, batch, samples).astype(np.int64),
@@ -263,24 +267,6 @@ def merge_asks(works: Sequence[Work], asks: Sequence[Train], sizes: tuple[int, .
         ),
         linear=_concat_terms(asks, [ask.linear for ask in asks], lambda ask: RowBlock(len(ask.clients)), apart=apart),
     )
-
-
-def _count_samples(held: Sequence[Parts], asks: Sequence[Train], clients: Ids) -> Ints:
-    """(n,) how many samples each training has; at once where all asks are about the same parts."""
-    if _is_same_parts(held):
-        return held[0].sizes[clients]
-    return np.concatenate([parts.sizes[ask.clients] for parts, ask in zip(held, asks, strict=True)])
-
-
-def _concat_indices(held: Sequence[Parts], asks: Sequence[Train], clients: Ids) -> Ints:
-    """The numbers of all these samples, training after training."""
-    if _is_same_parts(held):
-        return held[0].joined(clients)
-    return np.concatenate([parts.joined(ask.clients) for parts, ask in zip(held, asks, strict=True)])
-
-
-def _is_same_parts(held: Sequence[Parts]) -> bool:
-    return all(parts is held[0] for parts in held)
 
 
 def split_replies(asks: Sequence[Train], samples: Ints, vectors: Floats, steps: Ints, more: Floats | None = None) -> list[Trained]:
@@ -302,12 +288,6 @@ def _compute_offsets(counts: Sequence[int]) -> list[int]:
     return list(accumulate(counts, initial=0))[:-1]
 
 
-def _compute_keys(works: Sequence[Work], asks: Sequence[Train], clients: Ids, counts: Sequence[int]) -> Words:
-    """The key of each training: `Work.keys` of all asks at once."""
-    begun = np.array([work.key(ask.purpose) for work, ask in zip(works, asks, strict=True)], np.uint64)
-    return fold_keys(np.repeat(begun, counts), works[0].world.words[clients])
-
-
 def _apply_client_values(values: Doubles, given: Sequence[Ints | Doubles | None], counts: Sequence[int]) -> Doubles:
     """One number for each training: of its ask, unless the ask gives each client its own."""
     for own, first, count in zip(given, _compute_offsets(counts), counts, strict=True):
@@ -327,7 +307,6 @@ def _concat_terms(
 
 
 def _concat_rows(parts: Sequence[RowBlock], width: int, *, apart: bool) -> Floats:
-    """Rows one after the other, or as they lie."""
     rows = ConcatRows(parts, width)
     return rows.as_array() if apart else np.asarray(rows)
 

@@ -96,17 +96,14 @@ class LocalEngine(Engine):
         with raise_device_errors():  # worlds are made here, too: features of a frozen body, where they are asked for first
             works = [Work.bind(s, self._world(s)).drop_empty_clients() for s in asks]
             asked = [not isinstance(work.ask, ModelAsk) or len(work.ask.clients) > 0 for work in works]
-            answers = iter(self._run_unsketched([work for work, reached in zip(works, asked, strict=True) if reached]))
-        return [next(answers) if reached else make_empty_reply(work.ask) for work, reached in zip(works, asked, strict=True)]
+            reached = [work for work, is_asked in zip(works, asked, strict=True) if is_asked]
+            full = self.execute([work.with_ask(remove_sketch(work.ask)) for work in reached])  # what a sketch is made of stays here
+            answers = map(_sketch_as_asked, reached, full)
+            return [next(answers) if is_asked else make_empty_reply(work.ask) for work, is_asked in zip(works, asked, strict=True)]
 
     def _world(self, stamped: StampedAsk) -> World:
         """What the ask finds: as its round is, falsified as its seed has it."""
-        return self.worlds[stamped.draw].at(stamped.round_, stamped.seed, marked=getattr(stamped.ask, "part", None) == "marked")
-
-    def _run_unsketched(self, works: Sequence[Work]) -> list[Any]:
-        """Answer; a sketch is made of the full answer, which stays here."""
-        full = self.execute([work.with_ask(remove_sketch(work.ask)) for work in works])
-        return [_sketch_as_asked(work, reply) for work, reply in zip(works, full, strict=True)]
+        return self.worlds[stamped.draw].at_round(stamped.round_, stamped.seed, marked=getattr(stamped.ask, "part", None) == "marked")
 
     @abstractmethod
     def execute(self, works: Sequence[Work]) -> list[Any]:

@@ -108,7 +108,8 @@ class LoopEngine(LocalEngine):
             case Train():
                 return _answer_train(ask, work, space, self._pool)
             case Gradient():
-                return _answer_gradients(ask, space, work.parts())
+                vectors, losses = compute_gradients(ask, space, parts := work.parts())
+                return Gradients(ask.clients, fetch_tensor(vectors), parts.sizes[ask.clients], losses)
             case Losses():
                 return _answer_losses(ask, space, work.parts(ask.part))
             case AskErrors():
@@ -165,11 +166,6 @@ def is_worth_threads(module: nn.Module) -> bool:
     return convolutions or sum(w.numel() for w in module.parameters()) >= MANY_WEIGHTS
 
 
-def _answer_gradients(ask: Gradient, space: Workspace, parts: Parts) -> Gradients:
-    vectors, losses = compute_gradients(ask, space, parts)
-    return Gradients(ask.clients, fetch_tensor(vectors), parts.sizes[ask.clients], losses)
-
-
 def _answer_losses(ask: Losses, space: Workspace, parts: Parts) -> LossTable:
     limit = ask.loss_limit
     table = [[clip_losses(space.predict(model, parts[client])[1], limit).mean() for model in ask.models] for client in ask.clients]
@@ -182,6 +178,6 @@ def _answer_errors(ask: AskErrors, space: Workspace, parts: Parts) -> Errors:
         samples = parts[client]
         actual = space.federation.y[samples]
         for k, model in enumerate(ask.models):
-            said, chance = compute_squared_errors(space.predict(model, samples)[0], actual, space.federation.task)
-            labels[i, k], chances[i, k] = np.sqrt(np.mean(said)), np.sqrt(np.mean(chance))  # FedSim, Eq. 15
+            wrong, chance = compute_squared_errors(space.predict(model, samples)[0], actual, space.federation.task)
+            labels[i, k], chances[i, k] = np.sqrt(np.mean(wrong)), np.sqrt(np.mean(chance))  # FedSim, Eq. 15
     return Errors(ask.clients, labels, chances, parts.sizes[ask.clients])

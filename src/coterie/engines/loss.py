@@ -68,7 +68,7 @@ def get_loss(name: str, task: Task) -> Loss:
 
 
 def compute_scores(outputs: Tensor, task: Task) -> Tensor:
-    """(n, C) what a model says: probabilities of classes, a probability for each label, the number itself, or the probability (n, T) of
+    """(n, C) what a model predicts: probabilities of classes, a probability for each label, the number itself, or the probability (n, T) of
     each token that comes next; experts are averaged in these."""
     if task.name == "regression":
         return outputs

@@ -111,20 +111,20 @@ def take_excerpt(world: World) -> World:
     """The world on a handful of its training samples."""
     federation = world.federation
     rows = np.resize(
-        np.concatenate([federation.train[client] for client in range(min(federation.seen, sum(CHECK_SIZES)))]), sum(CHECK_SIZES)
+        np.concatenate([federation.train[client] for client in range(min(federation.participants, sum(CHECK_SIZES)))]), sum(CHECK_SIZES)
     )
-    parts = Parts.of(np.split(np.arange(sum(CHECK_SIZES)), np.cumsum(CHECK_SIZES)[:-1]))
+    parts = Parts.from_lists(np.split(np.arange(sum(CHECK_SIZES)), np.cumsum(CHECK_SIZES)[:-1]))
     names = tuple(f"trial {i}" for i in range(len(CHECK_SIZES)))
     # none of the other clients' matters
     alone = {"validation": None, "central": None, "groups": None, "arrivals": None, "later": (), "unseen": 0}
-    few = federation.with_(x=federation.x[rows], y=federation.y[rows], ids=names, train=parts, test=parts, **alone)
+    few = federation.replace(x=federation.x[rows], y=federation.y[rows], ids=names, train=parts, test=parts, **alone)
     return World(few, world.model, world.loss)
 
 
 def describe_difference(world: World, start: Floats, expected: Floats, found: Floats) -> str | None:
     """How a route's models differ from the loop's, if they do."""
     if not np.isfinite(expected).all():
-        return "the trial could not tell: the loop's numbers are not finite"
+        return "the check is inconclusive: the loop's numbers are not finite"
     furthest = float(np.abs(expected - start).max(initial=0))
     for s in world.model.layout.slices:
         right, moved = expected[:, s.begin : s.end], expected[:, s.begin : s.end] - start[s.begin : s.end]

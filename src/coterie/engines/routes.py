@@ -81,6 +81,14 @@ class Case:
         fits = len(sizes) <= MOST_LAYER_SIZES and self.local.optimizer == "sgd" and not self.has_rule
         return sizes if fits else ()
 
+    @property
+    def has_triton_kernel(self) -> bool:
+        return self.is_cuda and bool(self.fused_sizes) and gpu_route.is_available() and gpu_route.has_kernel(self.fused_sizes)
+
+    @property
+    def has_numba_kernel(self) -> bool:
+        return self.is_cpu and bool(self.fused_sizes) and cpu_route.is_available()
+
     @cached_property
     def has_convolution(self) -> bool:
         return any(isinstance(part, nn.Conv2d) for part in self.module.modules())
@@ -115,10 +123,6 @@ class Case:
         return check_stacked(self.world, self.device, choose_stacked_options(self.world, self.device, exact=True))
 
 
-def _is_any(case: Case) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class Row:
     """A row of the table. The check returns why the route cannot be taken, or None; that reason is part of the `why` of a later row."""
@@ -136,9 +140,9 @@ TABLE = (
         "images are augmented client by client; several clients are in flight", Case.check_captured),
     Row("augmented images", lambda c: c.local.augment is not None, "loop", "autograd",
         "images are augmented client by client"),
-    Row("dense network with at most two hidden layers, SGD, GPU", lambda c: c.is_cuda and _has_triton_kernel(c), "fused", "triton",
+    Row("dense network with at most two hidden layers, SGD, GPU", lambda c: c.has_triton_kernel, "fused", "triton",
         "a whole local training is one kernel"),
-    Row("dense network with at most two hidden layers, SGD, CPU", lambda c: c.is_cpu and _has_numba_kernel(c), "fused", "numba",
+    Row("dense network with at most two hidden layers, SGD, CPU", lambda c: c.has_numba_kernel, "fused", "numba",
         "a whole local training is one compiled function"),
     Row("convolutions, CPU", lambda c: c.is_cpu and c.has_convolution, "loop", "autograd",
         "convolutions fill a CPU: stacking clients is not faster"),
@@ -162,19 +166,11 @@ TABLE = (
         "only batches of equal size are stacked", Case.check_exact),
     Row("module that mixes samples (batch norm)", lambda c: not is_stackable(c.module), "stacked", "vmap, exact",
         "only batches of equal size are stacked", Case.check_exact),
-    Row("all others", _is_any, "loop", "autograd",
+    Row("all others", lambda c: True, "loop", "autograd",
         "no stacked training agrees with the loop"),
 )  # fmt: skip
 
 SINGLE_SAMPLE = Route("loop", "autograd", "a last batch of one sample joins the batch before it")
-
-
-def _has_triton_kernel(case: Case) -> bool:
-    return bool(case.fused_sizes) and gpu_route.is_available() and gpu_route.has_kernel(case.fused_sizes)
-
-
-def _has_numba_kernel(case: Case) -> bool:
-    return bool(case.fused_sizes) and cpu_route.is_available()
 
 
 def choose_route(world: World, local: Local, device: torch.device) -> Route:

@@ -41,7 +41,7 @@ def sketch_reply(ask: Ask[Any], reply: Any, layout: Layout) -> Any:
 
 
 def add_simulated_noise(ask: Ask[Any], reply: Any, keys: Words) -> Any:
-    """The reply with its sketches clipped and noised as the ask says, from each client's key: what a site's policy does, simulated."""
+    """The reply with its sketches clipped and noised as the ask wants it, from each client's key: what a site's policy does, simulated."""
     sketch = get_sketch(ask)
     if sketch is None or sketch.clip is None:
         return reply

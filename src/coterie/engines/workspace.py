@@ -70,7 +70,6 @@ def _jitter_colors(images: Tensor, factors: Tensor) -> Tensor:
 
 
 def _rotate_images(images: Tensor, angles: Tensor) -> Tensor:
-    """Each image about its middle; what comes in is zero."""
     cosine, sine, none = angles.cos(), angles.sin(), torch.zeros_like(angles)
     stretch = images.shape[2] / images.shape[3]  # the grid runs from -1 to 1 either way
     turns = torch.stack([torch.stack([cosine, -sine * stretch, none], 1), torch.stack([sine / stretch, cosine, none], 1)], 1)

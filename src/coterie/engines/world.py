@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coterie._util.errors import UserError
+from coterie._util.errors import UserError, summarize_error
 from coterie.core.arrays import Ids, Words
 from coterie.core.asks import Share
 from coterie.core.method import Problem
@@ -37,7 +37,7 @@ class World:
     attack: Attack | None = None
 
     @classmethod
-    def of(
+    def from_spec(
         cls,
         federation: Federation,
         model: str,
@@ -59,13 +59,13 @@ class World:
         """(n,) the 64-bit word of each client's id: how a client enters a random key."""
         return np.array([hash_word(name) for name in self.federation.ids], dtype=np.uint64)
 
-    def at(self, round_: int, seed: int = 0, *, marked: bool = False) -> "World":
+    def at_round(self, round_: int, seed: int = 0, *, marked: bool = False) -> "World":
         """The world as a round finds it: itself, or, where it drifts, the same object for every round of a phase.
 
         Where its training data are attacked, every seed has its own malicious clients, and so its own world. `marked` is the world of
         test samples that carry a backdoor's mark.
         """
-        federation = self.federation.at(round_)
+        federation = self.federation.at_round(round_)
         attacked = self.attack is not None and self.attack.on_data
         if federation is self.federation and not attacked:
             return self
@@ -76,11 +76,11 @@ class World:
 
     def _attacked(self, federation: Federation, seed: int, *, marked: bool) -> Federation:
         assert self.attack is not None
-        hostile = self.attack.select_malicious(self._rosters[self.federation.seen], seed)
+        malicious = self.attack.select_malicious(self._rosters[self.federation.participants], seed)
         if marked:
             assert isinstance(self.attack, Backdoor)
-            return make_trigger_set(federation, self.attack, hostile)
-        return poison_federation(federation, self.attack, hostile, seed)
+            return make_trigger_set(federation, self.attack, malicious)
+        return poison_federation(federation, self.attack, malicious, seed)
 
     @cached_property
     def shares(self) -> dict[tuple[str, Share, int], Parts]:
@@ -96,7 +96,7 @@ class World:
         """What a server knows of it."""
         federation = self.federation
         whole = self._problem(len(federation))
-        return whole if not federation.unseen else replace(self._problem(federation.seen), everybody=whole)
+        return whole if not federation.unseen else replace(self._problem(federation.participants), with_unseen=whole)
 
     def _problem(self, count: int) -> Problem:
         """That of the first so many clients."""
@@ -105,29 +105,28 @@ class World:
         return Problem(self.model, partial(self._roster, count), partial(self._truth, count), validation, central, federation.task)
 
     def _roster(self, count: int, round_: int) -> Roster:
-        roster = self.at(round_)._rosters[count]
+        roster = self.at_round(round_)._rosters[count]
         arrivals = self.federation.arrivals
         return roster if arrivals is None else replace(roster, reachable=arrivals[:count] <= round_)
 
     def _truth(self, count: int, round_: int) -> Ids | None:
-        groups = self.federation.at(round_).groups
+        groups = self.federation.at_round(round_).groups
         return None if groups is None else groups[:count]
 
     @cached_property
     def _rosters(self) -> dict[int, Roster]:
-        """Of the clients that take part, and of all clients, by their number."""
         federation = self.federation
-        counts = {federation.seen, len(federation)}
+        counts = {federation.participants, len(federation)}
         sites = federation.sites
         return {
-            count: Roster.of(federation.ids[:count], federation.train.sizes[:count], None if sites is None else sites[:count])
+            count: Roster.from_sizes(federation.ids[:count], federation.train.sizes[:count], None if sites is None else sites[:count])
             for count in counts
         }
 
 
 LABEL_WORDS = {"classification": "class numbers", "multilabel": "labels", "regression": "targets", "next-token": "no labels"}
 SOME_ROUNDING = 1e-4  # by which the logarithm of a probability may be above 0
-CHECKED_SAMPLES = 2  # samples: enough to tell one number a sample from one number for all
+CHECKED_SAMPLES = 2  # samples: enough to distinguish one number a sample from one number for all
 
 
 def check_fit(world: World, batch_size: int | None, *, augments: bool = False) -> None:
@@ -157,7 +156,6 @@ def check_fit(world: World, batch_size: int | None, *, augments: bool = False) -
 
 
 def _check_likelihoods(world: World, outputs: Tensor) -> None:
-    """A model of texts gives one log-likelihood for each token but the first."""
     length, shape = world.federation.input_shape[0], tuple(outputs.shape)
     if shape != (CHECKED_SAMPLES, length - 1) or bool((outputs > SOME_ROUNDING).any()):
         found = (
@@ -185,7 +183,7 @@ def _check_batches(world: World, batch_size: int | None) -> None:
 def find_smallest_batch(module: nn.Module, x: Tensor) -> int:
     """How many samples a step of the module needs: two where batch norm would have to find the spread of one, else one.
 
-    The module is tried in training, which moves its statistics: it is to be written to afterwards.
+    The module runs in training mode, which moves its statistics: it is to be written to afterwards.
     """
     if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()) and len(x):
         try:
@@ -195,7 +193,7 @@ def find_smallest_batch(module: nn.Module, x: Tensor) -> int:
                     module(x[:1])
                 except ValueError:
                     return 2
-        except Exception as error:  # what fails with two samples as well has another reason, which training will tell
+        except Exception as error:  # what fails with two samples as well has another reason, which training reports
             if find_device_error(error) is not None:
                 raise
     return 1
@@ -211,7 +209,7 @@ def _compute_outputs(world: World, x: Tensor) -> Tensor:
         raise
     except Exception as error:  # whatever a user's own module may raise
         raise UserError(
-            f"Model {world.model.text!r} cannot take samples of shape {world.federation.input_shape} ({_first_line(error)}): check its "
+            f"Model {world.model.text!r} cannot take samples of shape {world.federation.input_shape} ({summarize_error(error)}): check its "
             "layers, or let its factory read the parameter 'input_shape'."
         ) from error
     if not isinstance(found, Tensor):
@@ -226,13 +224,10 @@ def _check_loss(world: World, outputs: Tensor, y: Tensor) -> None:
     except Exception as error:  # likewise
         labels = LABEL_WORDS[world.federation.task.name]
         raise UserError(
-            f"The loss cannot take outputs of shape {tuple(outputs.shape)} and {labels} of shape {tuple(y.shape)} ({_first_line(error)})."
+            f"The loss cannot take outputs of shape {tuple(outputs.shape)} and {labels} of shape {tuple(y.shape)} "
+            f"({summarize_error(error)})."
         ) from error
     shape = tuple(losses.shape) if isinstance(losses, Tensor) else None
     if shape != (len(y),):
         what = f"a tensor of shape {shape}" if shape is not None else f"a value of type {type(losses).__name__}"
         raise UserError(f"The loss gives {what} for {len(y)} samples: let it give one number a sample (torch's: reduction='none').")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")

@@ -17,9 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coterie._util.errors import UserError
-from coterie._util.files import sync_to_disk
+from coterie._util.files import LOCK_NAME, FolderLock, sync_to_disk
 from coterie._util.json_io import read_json
-from coterie._util.locks import LOCK_NAME, FolderLock
 from coterie.evidence.records import LaneEnd, LaneKey
 
 DRAFT, QUARANTINE = ".draft", "set-aside"
@@ -29,11 +28,7 @@ BATCH_ROWS = 1 << 18  # rows read at a time
 def create_folder(folder: Path, last: str, fill: Callable[[Path], object], what: str = "study") -> FolderLock:
     """Create a folder and lock it for this process. One that is not empty, or that another process writes to, is refused.
 
-    Args:
-        folder: The folder to create.
-        last: The file that makes it a study; it is moved into place last.
-        fill: Writes everything into a draft of the folder.
-        what: What the folder holds, for messages.
+    `fill` writes everything into a draft of the folder; the file `last`, which makes it a study, is moved into place last.
     """
     _check_free(folder, last, what)
     try:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from coterie._util.errors import UserError
 from coterie._util.files import hash_file, hash_text, write_atomic
 from coterie._util.json_io import format_json, read_json
+from coterie._util.progress import track
 from coterie._util.threads import count_cores, map_in_order
 from coterie.evidence.checkpoint import CHUNKS, STATES_FILE, read_checkpoint_or_empty
 from coterie.evidence.folder import list_segments
@@ -220,12 +221,7 @@ class IntegrityReport:
 
 
 def check_integrity(folder: Path, *, everything: bool = False) -> IntegrityReport:
-    """Compare a folder with its head and its manifests.
-
-    Args:
-        folder: The study's folder.
-        everything: Whether to check also what no number rests on: checkpoints, and the record of the environment.
-    """
+    """Compare a folder with its head and its manifests; with `everything`, also checkpoints and the record of the environment."""
     head = read_study_head(folder)  # before the segments: a study that is still running may add some meanwhile
     names = [path.name for path in list_segments(folder)]
     found = {name: read_manifest(folder / "segments" / name) for name in names}
@@ -269,11 +265,11 @@ def _find_changed(folder: Path, hashes: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_segments(folder: Path, manifests: Mapping[str, Manifest]) -> dict[str, str]:
-    """By segment, which of its files are not as its manifest says."""
+    """By segment, which of its files are not as in its manifest."""
     expected = [(name, file) for name, manifest in manifests.items() for file in manifest.files if file not in (STATES_FILE, CHUNKS)]
     found = map_in_order(_hash_or_none, (folder / "segments" / name / file for name, file in expected), count_cores())
     wrong: dict[str, list[str]] = {}
-    for (name, file), sha256 in zip(expected, found, strict=True):
+    for (name, file), sha256 in zip(track(expected, "checking files"), found, strict=True):
         if sha256 != manifests[name].files[file]:
             wrong.setdefault(name, []).append(f"{file} {MISSING if sha256 is None else ALTERED}")
     return {name: f"is damaged ({', '.join(files)})" for name, files in wrong.items()} | {
@@ -288,7 +284,7 @@ def check_states(folder: Path, manifests: Mapping[str, Manifest]) -> dict[str, s
     chunks = {number for name in latest for number in read_checkpoint_or_empty(segments / name / STATES_FILE).needed_segments}
     needed = {f"{name}/{STATES_FILE}" for name in latest} | {f"{number:06d}/{CHUNKS}" for number in chunks}
     wrong = {}
-    for name, manifest in manifests.items():
+    for name, manifest in track(list(manifests.items()), "checking checkpoints"):
         for file in (STATES_FILE, CHUNKS):
             sha256 = _hash_or_none(segments / name / file)
             if sha256 is None and f"{name}/{file}" in needed:

@@ -53,8 +53,14 @@ def insert_column(frame: "pd.DataFrame", at: int, name: str, values: "pd.Series"
 class Evidence:
     """A study's records, from a folder or from memory.
 
+    Args:
+        settings: The settings of the study.
+        rosters: By draw, the clients.
+        source: The tables, on disk or in memory.
+        is_unseen: Whether the records are of the clients that take no part in training.
+
     Example:
-        rounds = ct.Evidence.open("runs/heart").frame("rounds")
+        >>> rounds = ct.Evidence.open("runs/heart").frame("rounds")  # doctest: +SKIP
     """
 
     settings: Settings

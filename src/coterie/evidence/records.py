@@ -153,7 +153,7 @@ class RoundRecord:
     discrepancy: float = 0.0  # FedGroup, Eq. 4: how far the cohort moved from the models it received
     clock: float = float("nan")  # simulated time at the end of the round, where clients have speeds
     evaluated: Evaluated | None = None  # every client's test part with the model it is served; or a sample's, where rows of that are kept
-    everybody: PopulationSummary | None = None  # all that were evaluated in a few numbers, where `evaluated` is of a sample of them
+    population: PopulationSummary | None = None  # all that were evaluated in a few numbers, where `evaluated` is of a sample of them
     unseen: Evaluated | None = None  # the same of clients that take no part
     validated: Evaluated | None = None  # the same on validation parts, where the federation has them
     central: tuple[tuple[str, ...], Evaluated] | None = None  # named models on the server's own test set
@@ -162,7 +162,7 @@ class RoundRecord:
 
     def score(self, task: Task) -> float | None:
         """The task's own score over all clients' test samples; None where the round was not evaluated, or there are none."""
-        if self.everybody is not None:
-            return self.everybody.score
+        if self.population is not None:
+            return self.population.score
         total = 0 if self.evaluated is None else int(self.evaluated.sizes.sum())
         return float(compute_credits(self.evaluated, task).sum() / total) if self.evaluated is not None and total else None

@@ -45,7 +45,7 @@ class ChunkFiles:
         self._opened: dict[int, Bytes] = {}
 
     def check(self, path: Path) -> None:
-        """Refuse a file of a segment that is not as its manifest says."""
+        """Refuse a file of a segment that is not as in its manifest."""
         manifest = self._manifests.get(path.parent.name)
         if manifest is None or hash_file(path) != manifest.files.get(path.name):
             raise DamagedFileError(f"{path} {ALTERED}")

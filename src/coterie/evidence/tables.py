@@ -1,6 +1,6 @@
 """Round records as tables: one set of columns in memory, on disk and in the digest; the roster table; and checks for implausible values.
 
-A last round is evaluated whatever `evaluate_every` says. Once a study has grown by more rounds, that evaluation is dropped when tables
+A last round is evaluated whatever `evaluate_every` is. Once a study has grown by more rounds, that evaluation is dropped when tables
 are read; the column `extra` of the rounds records which absences and notes came from it.
 """
 
@@ -80,14 +80,10 @@ ANSWERS = "answers"  # of the table of clients: a bit, or a float32, for each te
 def make_tables(
     records: Sequence[RoundRecord], classes: int, *, drifting: bool = False, sampled: bool = False, task: Task = CLASSIFICATION
 ) -> dict[str, pa.Table]:
-    """All the tables of some rounds, rows in the order of the records.
+    """All the tables of some rounds, rows in the order of the records; `classes` is the number of classes, or of outputs.
 
-    Args:
-        records: The rounds.
-        classes: The number of classes, or of outputs.
-        drifting: Whether to include test samples by class, which change from round to round.
-        sampled: Whether to include the summary over all clients, since only rows of a sample are kept.
-        task: What is predicted.
+    `drifting` includes test samples by class, which change from round to round, and `sampled` the summary over all clients, where only
+    rows of a sample are kept.
     """
     classes = task.labels(classes)
     evaluated = [(r, e) for r in records for e in (r.evaluated, r.unseen) if e is not None]
@@ -142,7 +138,7 @@ def make_roster_table(federation: Federation) -> pa.Table:
         ids, sizes, groups = [*ids, None], np.append(sizes, 0), np.append(groups, -1)
     columns = {"id": pa.array(ids, pa.string()), "train": sizes.astype(np.int32), "group": groups.astype(np.int32)}
     if federation.unseen:
-        columns[UNSEEN] = pa.array([federation.seen <= client < len(federation) for client in range(len(ids))])
+        columns[UNSEEN] = pa.array([federation.participants <= client < len(federation) for client in range(len(ids))])
     return add_class_names(pa.table(columns | summarize_test_parts(federation)), federation.classes)
 
 
@@ -155,7 +151,7 @@ def _make_rounds(records: Sequence[RoundRecord], task: Task, sampled: bool) -> p
     columns["absent"] = np.array([len(r.absences) for r in records], dtype=np.int32)
     columns["clock"] = np.array([r.clock for r in records], dtype=np.float64)
     columns["validation"] = np.array([compute_validation_score(r.validated, task) for r in records], dtype=np.float64)
-    columns |= make_summary_columns([r.everybody for r in records]) if sampled else {}
+    columns |= make_summary_columns([r.population for r in records]) if sampled else {}
     columns[EXTRA] = pa.array([None if r.extra is None else to_json_line(r.extra) for r in records], pa.string())
     return pa.table(columns)
 

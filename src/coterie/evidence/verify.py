@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from coterie._util.errors import UserError
 from coterie._util.files import hash_text
 from coterie._util.json_io import format_json, read_json, to_json_line
+from coterie._util.progress import track
 from coterie.evidence.folder import QUARANTINE, read_batches, read_roster
 from coterie.evidence.manifest import (
     COUNTED_TABLES,
@@ -64,7 +65,7 @@ def verify(folder: Path) -> Verification:
     for path in (folder / "rosters").glob("[!.]*.parquet"):
         with suppress(UserError):  # a damaged roster is among the damaged files
             rosters[int(path.stem)] = read_roster(path)
-    wrong = {name: _check_rows(folder / "segments" / name, manifests[name], rosters) for name in integrity.intact}
+    wrong = {name: _check_rows(folder / "segments" / name, manifests[name], rosters) for name in track(integrity.intact, "checking rows")}
     damaged += [f"{folder / 'segments' / name} {problem}" for name, problem in wrong.items() if problem]
     damaged = damaged or load_lanes(folder, ()).notices or _check_routes(folder, integrity)
     good = {name: sum(lane["rounds"] for lane in manifests[name].lanes) for name, problem in wrong.items() if not problem}
@@ -91,12 +92,12 @@ def _check_rows(segment: Path, manifest: Manifest, rosters: Mapping[int, pa.Tabl
 
 
 def _check_routes(folder: Path, integrity: IntegrityReport) -> list[str]:
-    """Whether `routes.json` is what the last segment says, or more, of a segment that was never written."""
+    """Whether `routes.json` is what the last segment has, or more, of a segment that was never written."""
     try:
         stored = read_json(folder / "routes.json") if integrity.routes else {}
     except UserError as error:
         return [str(error)]
-    return [] if integrity.routes.items() <= stored.items() else [f"{folder / 'routes.json'} is not what the last segment says"]
+    return [] if integrity.routes.items() <= stored.items() else [f"{folder / 'routes.json'} is not what the last segment has"]
 
 
 COUNT_TABLES = ("clients", "central", "groups", "clusters")  # the tables whose integers `counts` covers
@@ -174,7 +175,8 @@ def compute_digests(folder: Path, *, counts: bool = False) -> dict[str, str]:
     if broken := find_broken_seals(folder):
         name, wrong = next(iter(broken.items()))
         raise UserError(f"{folder} is not whole: {folder / name} {wrong}; 'coterie verify {folder}' shows what is intact.")
-    return {path.relative_to(folder).as_posix(): digest(Evidence.open(path), counts=counts) for path in find_studies(folder)}
+    studies = track(find_studies(folder), "hashing")
+    return {path.relative_to(folder).as_posix(): digest(Evidence.open(path), counts=counts) for path in studies}
 
 
 def combine_digests(digests: Mapping[str, str]) -> str:

@@ -19,9 +19,8 @@ from typing import IO, Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from coterie._util.files import hash_file, sync_to_disk
+from coterie._util.files import FolderLock, hash_file, sync_to_disk
 from coterie._util.json_io import format_json, read_json, write_json
-from coterie._util.locks import FolderLock
 from coterie.evidence.checkpoint import CheckpointRetention
 from coterie.evidence.folder import create_folder, get_roster_path, list_segments, read_roster, write_roster
 from coterie.evidence.manifest import HEAD, MANIFEST, Link, StudyHead, compute_origin, describe_rewrite, make_manifest, read_study_head

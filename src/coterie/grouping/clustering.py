@@ -5,10 +5,11 @@ clusterer that leaves points out must assign them itself. A new one goes into `c
 
 For many clients, FedEx's affinity (1 + cosine) / 2 is the inner product of the rows (1, u_i) / sqrt(2), u_i being a client's direction: the
 eigenvectors of the normalised affinity B B' follow from those of B' B, a matrix as small as the directions are long. A tree of landmarks is
-cut, and each client joins a part of it.
+cut, and each client joins a part of it. CFL's bipartition of a group cuts where the largest cosine across is smallest.
 """
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.cluster import hierarchy
@@ -19,11 +20,14 @@ from sklearn.metrics import silhouette_score
 from coterie._util.threads import use_one_thread
 from coterie.core.arrays import Bools, Doubles, Floats, Ids, Ints
 from coterie.core.rng import make_key, shuffle
+from coterie.core.vectors import PIECE, prepare_rows
 from coterie.grouping.kmeans import SAME, count_distinct, draw_random_state, find_nearest_large, kmeans, renumber_labels
-from coterie.grouping.landmarks import LANDMARKS, MANY, sample_landmarks
-from coterie.grouping.similarity import compute_distances, compute_gaussian
+from coterie.grouping.landmarks import LANDMARKS, MANY, compute_short_points, count_affordable_landmarks, sample_landmarks
+from coterie.grouping.similarity import compute_cosines, compute_distances, compute_gaussian, compute_gram, compute_norms
 
 Clusterer = Literal["kmeans", "spectral", "agglomerative"]
+
+
 Linkage = Literal["single", "complete", "average", "ward"]
 
 
@@ -105,7 +109,6 @@ def compute_silhouette(points: Doubles, labels: Ids) -> float:
 
 
 def _cut_tree(tree: Doubles, n: int, merges: int) -> Ids:
-    """Labels after the first `merges` merges of the tree."""
     sets = hierarchy.DisjointSet(range(n))
     member = list(range(n))  # some client of each node of the tree
     for left, right in tree[:, :2].astype(int):
@@ -166,3 +169,59 @@ def assign_to_landmarks(points: Doubles, some: Ints, labels: Ids, linkage: Linka
         found = find_nearest_large(points, middles)
     found[some] = labels
     return found
+
+
+class Bipartition(NamedTuple):
+    """Which clients leave, and the largest cosine between one that leaves and one that stays: it decides whether the cut counts."""
+
+    leaves: Bools  # (n,) none where all are alike
+    across: float
+
+
+def bipartition_by_cosines(alike: Doubles, linkage: Linkage) -> Bipartition:
+    """The cut with the smallest largest cosine across it (single linkage)."""
+    parts = bipartition(alike, linkage)
+    return Bipartition(parts, float(alike[np.ix_(parts, ~parts)].max(initial=-1.0)))
+
+
+def compute_mean_update_norm(vectors: Floats, origin: Floats, share: Doubles) -> float:
+    """The length of the mean update, each client counting by its share: exactly, a piece of the clients at a time."""
+    total, together = np.zeros(vectors.shape[1]), max(1, PIECE // max(vectors.shape[1], 1))
+    with use_one_thread():
+        for at in range(0, len(vectors), together):
+            total += share[at : at + together] @ prepare_rows(vectors[at : at + together], origin)
+    return float(np.linalg.norm(total))
+
+
+def bipartition_large(vectors: Floats, origin: Floats, rng: np.random.Generator, linkage: Linkage) -> Bipartition:
+    """The cut of the clients' updates. Cosines of landmarks are exact; all clients are placed by directions in few dimensions.
+
+    The largest cosine across is that of landmarks: of all clients' it falls short by what the extremes of more pairs exceed those of fewer.
+    """
+    some = sample_landmarks(len(vectors), rng, count_affordable_landmarks(vectors.shape[1]))
+    cut = bipartition_by_cosines(compute_cosines(compute_gram(vectors[some], origin)), linkage)
+    if not cut.leaves.any():
+        return Bipartition(np.zeros(len(vectors), dtype=np.bool_), cut.across)
+    directions = prepare_rows(compute_short_points(vectors, origin, rng, centred=False, unit=True), None, unit=True)
+    return Bipartition(assign_to_landmarks(directions, some, cut.leaves.astype(np.int64), linkage) == 1, cut.across)
+
+
+class GroupUpdates(NamedTuple):
+    """The lengths of the mean update and of the longest, and the cut in two of the clients, computed when it is called."""
+
+    mean: float
+    longest: float
+    cut: Callable[[Linkage], Bipartition]
+
+
+def summarize_updates(vectors: Floats, origin: Floats, share: Doubles, rng: np.random.Generator) -> GroupUpdates:
+    """Of clients that were sent `origin`, each counting in the mean by its share; both lengths are exact, however many they are.
+
+    The generator is used by the cut of more than `MANY` clients.
+    """
+    if len(vectors) > MANY:
+        mean, longest = compute_mean_update_norm(vectors, origin, share), float(compute_norms(vectors, origin).max())
+        return GroupUpdates(mean, longest, lambda linkage: bipartition_large(vectors, origin, rng, linkage))
+    inner = compute_gram(vectors, origin)
+    mean, longest = float(np.sqrt(max(float(share @ inner @ share), 0.0))), float(np.sqrt(np.diag(inner).max()))
+    return GroupUpdates(mean, longest, lambda linkage: bipartition_by_cosines(compute_cosines(inner), linkage))

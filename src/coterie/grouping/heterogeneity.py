@@ -95,11 +95,6 @@ class Index:
     leaves: Leaves
     meaning: str
 
-    @property
-    def needs_labels(self) -> bool:
-        """Whether labels (their counts) must leave the client."""
-        return self.leaves == "label counts"
-
 
 INDICES: Mapping[str, Index] = {
     "gini": Index("sizes", "how unequal the numbers of samples are: 0 equal, towards 1 one client has all"),
@@ -121,18 +116,6 @@ def compute_gini(sizes: Ints) -> float:
     return float(np.sum((2 * np.arange(1, n + 1) - n - 1) * ordered) / (n * ordered.sum()))
 
 
-def compute_gradient_coherence(vectors: Floats) -> float:
-    """||mean||^2 / mean ||.||^2 of the rows."""
-    inner = compute_gram(vectors)
-    scale = float(np.trace(inner))
-    return float(inner.sum() / (len(inner) * scale)) if scale > 0 else float("nan")
-
-
-def compute_cosine_spread(vectors: Floats) -> float:
-    """The standard deviation of the cosines of different clients."""
-    return float(np.std(_take_pairs(compute_cosines(compute_gram(vectors))))) if len(vectors) > 1 else float("nan")
-
-
 def compute_label_indices(counts: Ints) -> dict[str, float]:
     """The indices that need label counts (n, C), as means over pairs of clients."""
     distances = {"hellinger": compute_hellinger, "jensen_shannon": compute_jensen_shannon, "earth_mover": compute_earth_mover}
@@ -141,7 +124,11 @@ def compute_label_indices(counts: Ints) -> dict[str, float]:
 
 def compute_update_indices(vectors: Floats) -> dict[str, float]:
     """The indices of one probe round: gradients, or updates less the model sent out; one row a client."""
-    return {"gradient_coherence": compute_gradient_coherence(vectors), "cosine_spread": compute_cosine_spread(vectors)}
+    inner = compute_gram(vectors)
+    scale = float(np.trace(inner))
+    coherence = float(inner.sum() / (len(inner) * scale)) if scale > 0 else float("nan")  # ||mean||^2 / mean ||.||^2 of the rows
+    spread = float(np.std(_take_pairs(compute_cosines(inner)))) if len(vectors) > 1 else float("nan")
+    return {"gradient_coherence": coherence, "cosine_spread": spread}
 
 
 def _take_pairs(table: Doubles) -> Doubles:

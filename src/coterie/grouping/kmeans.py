@@ -76,17 +76,16 @@ def _init_plus_plus(points: Doubles, k: int, restarts: int, state: int, scale: f
         if sums[:, -1].min() < FAINT * scale:
             raise UndecidedError
         drawn = draws[:, 1 + (c - 1) * trials : 1 + c * trials] * sums[:, -1:]
-        tried = np.minimum((sums[:, None, :] < drawn[:, :, None]).sum(axis=2), n - 1)  # (R, trials)
-        apart = np.minimum(_compute_squares_to_all(points, tried.ravel()).reshape(restarts, trials, n), closest[:, None, :])
+        candidates = np.minimum((sums[:, None, :] < drawn[:, :, None]).sum(axis=2), n - 1)  # (R, trials)
+        apart = np.minimum(_compute_squares_to_all(points, candidates.ravel()).reshape(restarts, trials, n), closest[:, None, :])
         left = apart.sum(axis=2)
         best = left.argmin(axis=1)
-        chosen[:, c], closest = tried[starts, best], apart[starts, best]
-        _check_ties((left <= left[starts, best][:, None] + TIE * scale) & (tried != chosen[:, c : c + 1]))
+        chosen[:, c], closest = candidates[starts, best], apart[starts, best]
+        _check_ties((left <= left[starts, best][:, None] + TIE * scale) & (candidates != chosen[:, c : c + 1]))
     return np.asarray(points[chosen])
 
 
 def _compute_squares_to_all(points: Doubles, some: Ints) -> Doubles:
-    """(m, n) squared distances of some points from all."""
     squares = np.einsum("ij,ij->i", points, points)
     return np.asarray(np.maximum(squares[some][:, None] + squares - 2 * points[some] @ points.T, 0.0))
 
@@ -115,7 +114,6 @@ def _run_lloyd(points: Doubles, centres: Doubles, tolerance: float, scale: float
 
 
 def _assign_centres(points: Doubles, centres: Doubles, scale: float) -> Ids:
-    """(a, n) the nearest of each start's k centres."""
     flat = centres.reshape(-1, centres.shape[2])
     apart = (np.einsum("ij,ij->i", flat, flat) - 2 * points @ flat.T).reshape(len(points), *centres.shape[:2])
     nearest: Ids = apart.argmin(axis=2)
@@ -219,7 +217,6 @@ def _trimmed_kmeans_large(points: Doubles, k: int, leave: int, rng: np.random.Ge
 
 
 def _find_best_trimmed_start(points: Doubles, k: int, leave: int, rng: np.random.Generator, restarts: int) -> tuple[float, Ids, Bools]:
-    """Trimmed inertia, labels and which were left out, of the best of several starts."""
     found = []
     for _ in range(restarts):
         part = rng.permutation(len(points))[: len(points) - leave]
@@ -252,5 +249,4 @@ def _compute_squared_distances(points: Doubles, centres: Doubles) -> Doubles:
 
 
 def _compute_means(points: Doubles, labels: Ids) -> Doubles:
-    """(k, r) the mean of each label that is there."""
     return np.array([points[labels == j].mean(axis=0) for j in np.unique(labels)])

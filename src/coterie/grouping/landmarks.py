@@ -100,7 +100,7 @@ def compute_mean_similarity(models: Floats, origin: Floats, rng: np.random.Gener
     norms = np.sqrt(map_row_chunks(lambda block: np.einsum("ij,ij->i", *[prepare_rows(block, origin)] * 2), models))
     total = np.sum([prepare_rows(models[at : at + 4096], start, unit=True).sum(axis=0) for at in range(0, len(models), 4096)], axis=0)
     cosine = (map_row_chunks(lambda block: prepare_rows(block, start, unit=True) @ total, models) - 1) / (len(models) - 1)
-    common = np.ravel(origin).astype(np.float64) if not updates else _compute_mean_update(models, origin)
+    common = models.mean(axis=0, dtype=np.float64) - np.ravel(origin) if updates else np.ravel(origin).astype(np.float64)
     length = float(np.linalg.norm(common))
     along = (
         map_row_chunks(lambda block: prepare_rows(block, start, unit=True) @ common, models) / length
@@ -117,10 +117,6 @@ def compute_mean_similarity(models: Floats, origin: Floats, rng: np.random.Gener
     )
     own = np.isin(np.arange(len(models)), chosen)
     return MeanSimilarity(cosine, (near - own) / (len(some) - own), sigma, norms, float(along.mean()))
-
-
-def _compute_mean_update(models: Floats, origin: Floats) -> Doubles:
-    return np.asarray(models.mean(axis=0, dtype=np.float64) - np.ravel(origin))
 
 
 def _sum_over_landmarks(of: Callable[[Doubles], Doubles], models: Floats, origin: Floats, some: Doubles) -> Doubles:

@@ -73,12 +73,9 @@ def _search_cells(vectors: Floats, points: Doubles, centres: Doubles, members: l
         values, rows = _take_largest(products, np.broadcast_to(inside, products.shape), most)
         alike[row, slot, : rows.shape[1]], found[row, slot, : rows.shape[1]] = values, rows
     values, rows = _take_largest(alike.reshape(len(asking), -1), found.reshape(len(asking), -1), most)
-    exact = np.stack([_compute_cosines_with(vectors, one, others) for one, others in zip(asking, rows, strict=True)])
+    pairs = [(prepare_rows(vectors[its], None, unit=True) for its in (others, [one])) for one, others in zip(asking, rows, strict=True)]
+    exact = np.stack([near @ own[0] for near, own in pairs])
     return _take_largest(np.where(np.isneginf(values), -np.inf, exact), rows, count)[1]
-
-
-def _compute_cosines_with(vectors: Floats, one: int, others: Ids) -> Doubles:
-    return np.asarray(prepare_rows(vectors[others], None, unit=True) @ prepare_rows(vectors[[one]], None, unit=True)[0])
 
 
 def _take_largest(values: Doubles, names: Array, count: int) -> tuple[Doubles, Ids]:

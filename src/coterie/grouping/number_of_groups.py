@@ -33,7 +33,8 @@ def choose_from_points(points: Doubles, rng: np.random.Generator, most: int, how
         return _make_choice(1, how, (np.nan,))
     match how:
         case "silhouette":
-            return _choose_by_silhouette(points, rng, most)
+            curve = [float(silhouette_score(points, kmeans(points, k, rng))) for k in range(2, most + 1)]  # Rousseeuw (1987)
+            return _make_choice(2 + int(np.argmax(curve)), "silhouette", (np.nan, *curve))
         case "gap":
             return _choose_by_gap(points, rng, most)
         case "stability":
@@ -42,12 +43,6 @@ def choose_from_points(points: Doubles, rng: np.random.Generator, most: int, how
 
 def _make_choice(k: int, how: Criterion, curve: tuple[float, ...]) -> Choice:
     return Choice(k, how, {how: curve})
-
-
-def _choose_by_silhouette(points: Doubles, rng: np.random.Generator, most: int) -> Choice:
-    """Rousseeuw (1987): the largest mean silhouette."""
-    curve = [float(silhouette_score(points, kmeans(points, k, rng))) for k in range(2, most + 1)]
-    return _make_choice(2 + int(np.argmax(curve)), "silhouette", (np.nan, *curve))
 
 
 def _choose_by_gap(points: Doubles, rng: np.random.Generator, most: int, draws: int = 20) -> Choice:
@@ -71,7 +66,7 @@ def _choose_by_stability(points: Doubles, rng: np.random.Generator, most: int, d
     """Ben-Hur, Elisseeff and Guyon (2002): two samples of 80 %, grouped apart, must agree on the clients they share.
 
     The largest k within .01 of the best mean agreement (adjusted Rand index); one group where even the best is below .9. Only k that leave
-    two clients a group in a sample are tried: clients each in their own group always agree.
+    two clients a group in a sample are tested: clients each in their own group always agree.
     """
     n = len(points)
     size = int(np.ceil(0.8 * n))
@@ -90,6 +85,5 @@ def _choose_by_stability(points: Doubles, rng: np.random.Generator, most: int, d
 
 
 def _compute_log_inertia(points: Doubles, k: int, rng: np.random.Generator, restarts: int) -> float:
-    """The logarithm of the squared distances to group means, kept above rounding."""
     whole = float(((points - points.mean(axis=0)) ** 2).sum())
     return float(np.log(max(compute_inertia(points, kmeans(points, k, rng, restarts)), 1e-12 * whole)))

@@ -23,7 +23,7 @@ class WardTree:
     spans: Ints  # (most - 1, 3): begin, split and end of the last merges, the last of all first
 
     @classmethod
-    def of(cls, points: Doubles, most: int) -> "WardTree":
+    def from_points(cls, points: Doubles, most: int) -> "WardTree":
         n, tree = len(points), hierarchy.linkage(points, "ward")
         members = [1] * n + tree[:, 3].astype(int).tolist()
         begin, spans = [0] * (2 * n - 1), []
@@ -54,7 +54,7 @@ class WardTree:
 
 
 # Directions with much variance are toned down to this power of it, so that the last groups to part are heard beside the first. This and
-# MAX_DISTANCE were chosen on other seeds than docs/explanation/inspect.md reports.
+# MAX_DISTANCE were chosen on other seeds than docs/reference/inspect-calibration.md reports.
 EVENING_POWER = 0.4
 MAX_DISTANCE = 2.0  # times the median distance from the middle, to which clients farther out are drawn in
 PAIRINGS = 39
@@ -76,7 +76,7 @@ class ViewGroups:
 def group_view(points: Doubles, sizes: Doubles, most: int, kept: int) -> ViewGroups:
     """Ward's groups of points (2, n, p), in the `kept` directions that both halves share most, every client shrunk by its own noise."""
     everything, halves = place_clients(points, sizes, kept)
-    tree, trees = WardTree.of(everything, most), [WardTree.of(half, most) for half in halves]
+    tree, trees = WardTree.from_points(everything, most), [WardTree.from_points(half, most) for half in halves]
     across = np.mean([trees[h].explained(halves[h], halves[1 - h]) for h in (0, 1)], axis=0)
     within = _compute_share(tree.explained(everything, everything), float(np.sum(everything**2)))
     return ViewGroups(

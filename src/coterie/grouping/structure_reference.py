@@ -16,6 +16,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import gammaln
 from sklearn.metrics import adjusted_rand_score
 
+from coterie._util.progress import track
 from coterie.core.arrays import Doubles, Ids, Ints
 from coterie.grouping.structure_points import (
     ViewGroups,
@@ -124,7 +125,7 @@ def compare_with_reference(views: Views, most: int, rng: np.random.Generator, dr
     found = np.stack([s.share for s in group_views(views, most, kept)])
     population = ReferencePopulation(views, reaches[-1])
     share, companies = np.empty((draws, *found.shape)), np.empty(draws)
-    for i in range(draws):
+    for i in track(range(draws), "looking for groups"):
         drawn, counts = population.draw(rng)
         share[i] = [
             group_view(shrink_outliers(points, views.sizes, k)[0], views.sizes, most, k).share
@@ -206,7 +207,7 @@ def compute_recurrence(points: Doubles, labels: Ids, rng: np.random.Generator) -
     n, found = len(points), np.zeros((DRAWINGS, len(labels)))
     for drawing in found:
         some = np.sort(rng.permutation(n)[: min(int(np.ceil(SHARE * n)), MOST_DRAWN)])
-        again = WardTree.of(points[some], min(len(labels) + 1, len(some))).labels()
+        again = WardTree.from_points(points[some], min(len(labels) + 1, len(some))).labels()
         for i, (before, after) in enumerate(zip(labels, again, strict=False)):
             drawing[i] = _find_worst_jaccard(before[some], after, np.bincount(before))
     return np.asarray(found.mean(axis=0))

@@ -90,11 +90,8 @@ def _answer_groups(found: Inspection) -> Answer:
     if g.overlapping:
         evidence = f"The same classes occur together in many clients ({format_p_value(g.p_company)}), but {none}"
         return Answer(question, "structure, but groups overlap", f"{evidence}; at {g.k} groups, {stable}.{_describe_outliers(found)}")
-    return Answer(
-        question,
-        "a continuum: no distinct groups found",
-        f"{none[0].upper()}{none[1:]}; at {g.k} groups, {stable}.{_describe_outliers(found)}",
-    )
+    evidence = f"{none[0].upper()}{none[1:]}; at {g.k} groups, {stable}.{_describe_outliers(found)}"
+    return Answer(question, "a continuum: no distinct groups found", evidence)
 
 
 def _explain_no_groups(g: StructureResult) -> str:

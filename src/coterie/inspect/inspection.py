@@ -1,6 +1,7 @@
 """The questions before training: do clients differ, beyond their labels, in distinct groups, and would grouping help?"""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 
 from coterie._util.errors import UserError
 from coterie._util.json_io import to_json_value
+from coterie._util.progress import StepsCallback, listen
 from coterie.analysis.metrics import DEFAULT_METRICS, METRICS
 from coterie.core.arrays import Doubles, Ids
 from coterie.core.asks import Ask
@@ -38,29 +40,24 @@ from coterie.run.callbacks import StepsBar
 from coterie.run.driver import run_script
 from coterie.run.execution import Execution
 
-StepsCallback = Callable[[int, int, str], None]  # how many questions are answered, of how many, and what is done next
-
 
 @dataclass
 class StepCounter:
-    """Counts the questions of an inspection, and reports them to a callback."""
+    """Counts the answers of each part of an inspection, and reports them to a callback."""
 
     gradients: int  # questions for gradients: two halves, each class
     pilot: int  # questions of the pilot
     watch: StepsCallback
-    done: int = field(default=0, init=False)
+    answered: int = field(default=0, init=False)
 
     def __call__(self, ask: Ask[Any]) -> None:
-        self.done += 1
-        self.watch(self.done, self.gradients + 1 + self.pilot, self.next)
-
-    @property
-    def next(self) -> str:
-        if self.done < self.gradients:
-            return "asking for gradients"
-        if self.done == self.gradients:
-            return "asking for errors"
-        return "looking for groups" if self.done == self.gradients + 1 else "testing the groups"
+        self.answered += 1
+        if self.answered <= self.gradients:
+            self.watch(self.answered, self.gradients, "asking for gradients")
+        elif self.answered == self.gradients + 1:
+            self.watch(1, 1, "asking for errors")
+        else:
+            self.watch(self.answered - self.gradients - 1, self.pilot, "testing the groups")
 
 
 MAX_CLIENTS = 2000  # a sample of more would change little but the time
@@ -112,7 +109,7 @@ class Inspection:
     task: TaskName = "classification"
     pilot: Pilot | None = None
     pilot_ids: tuple[str, ...] = ()
-    everybody: int = 0  # clients of whom those compared, and those left out, were drawn
+    everybody: int = 0  # clients from which those compared, and those left out, were drawn
 
     @property
     def sampled(self) -> str:
@@ -159,12 +156,12 @@ def run_inspection(
     whole = np.einsum("hnq,hn->nq", probes.halves, probes.sizes) / probes.sizes.sum(axis=0)[:, None]
     indices = {"gini": compute_gini(ctx.roster.sizes[ctx.roster.available]), "pni": found.literal, "pni_normalised": found.normalised}
     indices |= compute_update_indices(whole.astype(np.float32)) | (compute_label_indices(probes.counts.sum(axis=0)) if plan.labels else {})
-    trial = None
+    tested = None
     if plan.pilot is not None:
         # Judged on a half, the groups must not have seen it.
         labels = [groups.labels] if plan.validation else list(groups.half_labels)
         directions = EvaluationFold.on(plan.validation)
-        trial = yield from run_pilot(model, probes.clients, labels, directions, plan.pilot, ctx.rng("inspect random groups"), ctx.task)
+        tested = yield from run_pilot(model, probes.clients, labels, directions, plan.pilot, ctx.rng("inspect random groups"), ctx.task)
     ids = ctx.roster.ids
     return Inspection(
         *names,
@@ -179,9 +176,9 @@ def run_inspection(
         groups=groups,
         similarity=_compute_cosines(groups.coordinates),
         indices=indices,
-        pilot=trial,
+        pilot=tested,
         everybody=len(ctx.roster.available),
-        pilot_ids=tuple(ids[c] for c in trial.clients) if trial is not None else (),
+        pilot_ids=tuple(ids[c] for c in tested.clients) if tested is not None else (),
     )
 
 
@@ -206,7 +203,7 @@ def inspect_data(
         data_dir: The folder of data sets.
         plan: What is asked of clients, and the pilot.
         execution: Engine, device and threads.
-        watch: Is called after every question with the number answered, the total and the next one. Default: a bar in a notebook.
+        watch: Is called after every step with the number done of a part, its total and its name. Default: a bar in a notebook.
 
     Returns:
         The answers with their evidence; `coterie.inspect.answers.write_answers` writes them in words.
@@ -216,7 +213,7 @@ def inspect_data(
     """
     federation = data if isinstance(data, Federation) else load(data, data_seed, data_dir)
     named, make = resolve_model(model)
-    world = World.of(federation, named, make=make)
+    world = World.from_spec(federation, named, make=make)
     plan = plan or InspectPlan()
     if federation.validation is None:
         plan = replace(plan, validation=False)
@@ -224,16 +221,14 @@ def inspect_data(
     ctx = Context(problem.roster_at(0), problem.layout, Plan(), seed, 0, task=federation.task)
     plan = plan if federation.task.counts_classes else replace(plan, labels=False)
     script = run_inspection(problem.initial(seed), federation.classes, (federation.name, named), ctx, plan)
-    with make_engine(world, execution.engine, execution.device, execution.threads, precision=execution.precision) as engine:
-        if watch is not None:
-            return run_script(script, engine, seed=seed, watch=_make_steps(plan, len(federation.classes), watch))
-        with StepsBar.in_notebook() as bar:
-            return run_script(script, engine, seed=seed, watch=_make_steps(plan, len(federation.classes), bar))
-
-
-def _make_steps(plan: InspectPlan, classes: int, watch: StepsCallback) -> StepCounter:
-    pilot = 0 if plan.pilot is None else plan.pilot.asks(crossed=not plan.validation)
-    return StepCounter(2 * (classes if plan.labels else 1), pilot, watch)
+    with (
+        make_engine(world, execution.engine, execution.device, execution.threads, precision=execution.precision) as engine,
+        nullcontext(watch) if watch is not None else StepsBar.in_notebook() as shown,
+    ):
+        pilot = 0 if plan.pilot is None else plan.pilot.asks(crossed=not plan.validation)
+        steps = StepCounter(2 * (len(federation.classes) if plan.labels else 1), pilot, shown)
+        with listen(shown):
+            return run_script(script, engine, seed=seed, watch=steps)
 
 
 def _compute_cosines(points: Doubles) -> Doubles:

@@ -16,7 +16,7 @@ from coterie.inspect.recommendation import recommend
 from coterie.report.charts.elements import Heatmap, HeatmapStyle, apply_ramp, draw_heatmaps, shrink
 from coterie.report.figure import Figure
 from coterie.report.page import Block, Html, Section, render_page, render_paragraph
-from coterie.report.style import GREY, OKABE_ITO, pick_group_colours
+from coterie.report.style import GREY, LIGHT_GREY, OKABE_ITO, SIMPLER_COLOURS, pick_group_colours
 
 MAX_POINTS = 200  # clients, above which points are drawn small
 CURVES = [OKABE_ITO["blue"], GREY, OKABE_ITO["orange"], OKABE_ITO["green"]]
@@ -128,8 +128,8 @@ def draw_pilot_arms(pilot: Pilot) -> Figure:
         arms[1:1] = [(name, [pilot.ways.score(way)]) for way, name in more]
     data = [{"arm": name, "accuracy": 100 * float(score)} for name, drawn in arms for score in drawn]
     names = [name for name, _ in arms]
-    colours = {"one model": OKABE_ITO["black"], "groups": OKABE_ITO["blue"], "random groups of the same sizes": GREY}
-    colours |= {"one model, fine-tuned": OKABE_ITO["orange"], "training alone": OKABE_ITO["green"]}
+    colours = {"one model": SIMPLER_COLOURS["FedAvg"], "groups": OKABE_ITO["blue"], "random groups of the same sizes": LIGHT_GREY}
+    colours |= {"one model, fine-tuned": SIMPLER_COLOURS["FedAvg, fine-tuned"], "training alone": SIMPLER_COLOURS["Training alone"]}
     chart = (
         alt.Chart(alt.InlineData(values=data))
         .mark_tick(thickness=3, size=26)
@@ -144,7 +144,7 @@ def draw_pilot_arms(pilot: Pilot) -> Figure:
     return Figure(
         "pilot",
         "One model, fine-tuned, alone, groups, random groups",
-        f"Judged on {pilot.on}. Every grey tick is one random grouping.",
+        f"Judged on {pilot.on}. Every light grey tick is one random grouping.",
         chart,
     )
 

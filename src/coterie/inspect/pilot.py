@@ -170,22 +170,17 @@ def run_pilot(
     rng: np.random.Generator,
     task: Task,
 ) -> Round[Pilot]:
-    """Train in every way from the same start, and judge each client with the model it gets.
+    """Train in every way from the same start (d,), and judge each client with the model it gets.
 
-    Args:
-        model: The start, (d,).
-        clients: The clients that take part.
-        labels: For each direction the clients' groups, found without the samples that judge.
-        directions: What is trained on and judged on: one direction with validation parts, else both halves in turn.
-        plan: How long, at which rates.
-        rng: Draws random groups.
-        task: What is scored.
+    `directions` are what is trained on and judged on: one with validation parts, else both halves in turn; `labels` are for each of them
+    the clients' groups, found without the samples that judge.
     """
     first, groups = directions[0], labels[0]
     arms_by_rate: dict[float, _TrainedArm] = {}
     for rate in plan.rates:
         arms_by_rate[rate] = yield from _train_arm(model, clients, np.zeros_like(groups), first, plan, rate, halfway=True)
-    rate = _choose_rate({rate: _score_reply(arm.end, task) for rate, arm in arms_by_rate.items()})
+    ends = {rate: arm.end for rate, arm in arms_by_rate.items()}
+    rate = _choose_rate({rate: float(compute_credits(end, task).sum() / max(end.sizes.sum(), 1)) for rate, end in ends.items()})
     one = arms_by_rate[rate]
     grouped = yield from _train_arm(model, clients, groups, first, plan, rate, halfway=True)
     arms = [one.halfway, grouped.halfway]
@@ -269,10 +264,6 @@ def _train_arm(
             middle = yield from Evaluate(Serving(clients, models, labels), judged.part, judged.judged_on)
     end = yield from Evaluate(Serving(clients, models, labels), judged.part, judged.judged_on)
     return _TrainedArm(models, end, end if middle is None else middle)
-
-
-def _score_reply(reply: Evaluated, task: Task) -> float:
-    return float(compute_credits(reply, task).sum() / max(reply.sizes.sum(), 1))
 
 
 def _choose_rate(scores: Mapping[float, float]) -> float:

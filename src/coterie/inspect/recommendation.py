@@ -1,7 +1,8 @@
 """One recommendation out of an inspection: how clients should be served, why, and the command that comes next.
 
 The simplest way within a quarter of a point of the best one in the pilot is recommended; groups only where random groups of the same sizes
-rarely do as well. The two numbers of the rule were chosen on made-up worlds, none of which is judged by it (docs/explanation/inspect.md).
+rarely do as well. The two numbers of the rule were chosen on made-up worlds, none of which is judged by it
+(docs/reference/inspect-calibration.md).
 """
 
 from dataclasses import dataclass
@@ -36,19 +37,13 @@ class ServingRecommendation:
 
 
 def recommend(found: Inspection, federation: str | None = None) -> ServingRecommendation | None:
-    """The recommendation of an inspection; None without a pilot.
-
-    Args:
-        found: The inspection.
-        federation: The folder of a real federation, where it is one: the command then launches there.
-    """
+    """The recommendation of an inspection; None without a pilot. With the folder of a real federation, the command launches there."""
     if found.pilot is None or found.pilot.ways is None:
         return None
     ways = found.pilot.ways
     if not ways.learned:
-        return ServingRecommendation(
-            "more data", "more data first", _explain_unlearned(ways), _next_command(found, "more data", federation)
-        )
+        command = _next_command(found, "more data", federation)
+        return ServingRecommendation("more data", "more data first", _explain_unlearned(ways), command)
     way = choose_way(found.pilot)
     title = f"{found.groups.k} groups, a model each" if way == "groups" else WAY_NAMES[way]
     return ServingRecommendation(way, title, _explain_way(found.pilot, way), _next_command(found, way, federation))
@@ -89,11 +84,8 @@ def _next_command(found: Inspection, way: ServingWay | Literal["more data"], fed
     model = "" if found.model == "mclr" else f" --model {quote(found.model)}"
     methods = {"one": "fedavg", "tuned": "'fedavg+finetune(epochs=5)'", "alone": "local", "groups": f"'fedgroup(groups={found.groups.k})'"}
     if way == "more data":
-        return (
-            f"coterie data {quote(found.data)} --check"
-            if federation is None
-            else f"coterie inspect --federation {quote(federation)} --rounds 50"
-        )
+        again = f"coterie inspect --federation {quote(federation)} --rounds 50" if federation is not None else ""
+        return again or f"coterie data {quote(found.data)} --check"
     if federation is not None:
         return f"coterie launch fedavg {methods[way]} --federation {quote(federation)}{model}{rate}".replace("fedavg fedavg ", "fedavg ")
     if way == "groups":

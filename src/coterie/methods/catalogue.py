@@ -35,41 +35,17 @@ from coterie.methods.simagg import SimAgg
 from coterie.methods.simprox import SimProx
 from coterie.methods.wrapper import RateOverride
 
-methods: Registry[Method[Any]] = Registry("method", "coterie.methods")
-wrappers: Registry[Method[Any]] = Registry("wrapper")
-methods.add("fedavg", FedAvg)
-methods.add("fedprox", FedProx)
-methods.add("fedsgd", FedSGD)
-methods.add("local", LocalOnly)
-methods.add("simprox", SimProx)
-methods.add("simagg", SimAgg)
-methods.add("fedsim", FedSim)
-methods.add("fedatt", FedAtt)
-methods.add("fedgroup", FedGroup)
-methods.add("fedgrouprox", FedGrouProx)
-methods.add("rcc", FedGroupRCC)
-methods.add("rac", FedGroupRAC)
-methods.add("fesem", FeSEM)
-methods.add("fesem_ma", MatchedFeSEM)
-methods.add("fedex", FedEx)
-methods.add("ifca", IFCA)
-methods.add("hypocluster", HypoCluster)
-methods.add("cfl", CFL)
-methods.add("flhc", FLHC)
-methods.add("robust", Robust)
-methods.add("feddane", FedDANE)
-methods.add("feddist", FedDist)
-methods.add("feddws", FedDWS)
-methods.add("scaffold", SCAFFOLD)
-methods.add("neighbourprox", NeighbourProx)
-methods.add("moon", MOON)
-methods.add("ditto", Ditto)
-wrappers.add("fedbn", OwnNorm)
-wrappers.add("finetune", FineTuned)
-wrappers.add("guard", Guard)
-wrappers.add("rate", RateOverride)
-wrappers.add("restarts", Restarts)
-wrappers.add("server", ServerOptimised)
+_ONE_MODEL = (FedAvg, FedProx, FedSGD, SimProx, SimAgg, FedSim, FedAtt, FedDANE, FedDist, FedDWS, SCAFFOLD, NeighbourProx, MOON, Ditto)
+_GROUPED = (FedGroup, FedGrouProx, FeSEM, FedEx, IFCA, HypoCluster, CFL, FLHC, Robust)
+methods: Registry[Method[Any]] = Registry(
+    "method",
+    "coterie.methods",
+    **{kind.__name__.lower(): kind for kind in (*_ONE_MODEL, *_GROUPED)},
+    **{"local": LocalOnly, "rcc": FedGroupRCC, "rac": FedGroupRAC, "fesem_ma": MatchedFeSEM},
+)
+wrappers: Registry[Method[Any]] = Registry(
+    "wrapper", fedbn=OwnNorm, finetune=FineTuned, guard=Guard, rate=RateOverride, restarts=Restarts, server=ServerOptimised
+)
 
 
 def build(text: str, *, trust: bool = False) -> Method[Any]:

@@ -17,7 +17,7 @@ from coterie.core.method import ALL_CLIENTS_TRAIN, Context, MemoryNeeds, Round, 
 from coterie.core.serving import Serving
 from coterie.core.settings import setting
 from coterie.core.states import grow_rows
-from coterie.grouping.bipartition import Bipartition, summarize_updates
+from coterie.grouping.clustering import Bipartition, summarize_updates
 from coterie.grouping.landmarks import MANY
 from coterie.methods.averaging import Weighting, compute_weights
 from coterie.methods.controls import apply_control, find_largest_group
@@ -34,13 +34,16 @@ class CFLState(Groups):
 
 @dataclass(frozen=True, kw_only=True)
 class CFL(GroupedMethod[CFLState]):
-    """FedAvg in each group; a group whose mean update is short while a member's is long is cut in two."""
+    """FedAvg in each group; a group whose mean update is short while a member's is long is cut in two.
 
-    eps1: float = setting(0.4, "The mean update is short below this.", least=0)
-    eps2: float = setting(1.0, "Some update is long above this.", least=0)
-    gamma: float = setting(0.6, "A cut counts when sqrt((1 - the largest cosine across it) / 2) is above this.", least=0, most=1)
+    Example: ``ct.CFL(look=5)``, or the spec ``cfl(look=5)``.
+    """
+
+    eps1: float = setting(0.4, "The mean update is short below this.", minimum=0)
+    eps2: float = setting(1.0, "Some update is long above this.", minimum=0)
+    gamma: float = setting(0.6, "A cut counts when sqrt((1 - the largest cosine across it) / 2) is above this.", minimum=0, maximum=1)
     relative: bool = setting(True, "Both as shares of the longest mean update so far, as the paper advises; else as they are.")
-    look: int = setting(3, "Every so many rounds all members train and the group is looked at.", least=1)
+    look: int = setting(3, "Every so many rounds all members train and the group is looked at.", minimum=1)
     linkage: Literal["single", "complete"] = setting("single", "How a group is cut; complete is the public code's choice.")
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
 

@@ -30,18 +30,18 @@ def compute_online_scores(probabilities: Doubles, sizes: Ints, begin: Doubles, *
 def _run_online_pass(probabilities: Doubles, sizes: Ints, first: Ints, begin: Doubles, scores: Doubles, per_class: bool) -> None:
     """Algorithm 2 for these clients, whose inputs begin at `first`; their rows of `scores` are filled."""
     weights = np.repeat(begin[None], len(sizes), axis=0)  # (n, k, C)
-    said_before = np.zeros((len(sizes), begin.shape[1]), dtype=np.int64)  # (n, C) inputs that were taken for a class
+    taken_before = np.zeros((len(sizes), begin.shape[1]), dtype=np.int64)  # (n, C) inputs that were taken for a class
     for t in range(int(sizes.max(initial=0))):
         left = np.arange(np.count_nonzero(sizes > t))
         outputs = np.ascontiguousarray(probabilities[:, first[left] + t].transpose(1, 0, 2))
         scores[first[left] + t] = found = (weights[left] * outputs).sum(axis=1)
         p = found.argmax(axis=1)  # line 2
-        said = np.ascontiguousarray(outputs[left, :, p])
-        total = said.sum(axis=1, keepdims=True)
-        confidence = np.divide(said, total, out=np.full_like(said, 1.0 / begin.shape[0]), where=total > 0)  # line 4
-        now = (said_before[left, p] + 1 if per_class else np.full(len(left), t + 1))[:, None]
+        chosen = np.ascontiguousarray(outputs[left, :, p])
+        total = chosen.sum(axis=1, keepdims=True)
+        confidence = np.divide(chosen, total, out=np.full_like(chosen, 1.0 / begin.shape[0]), where=total > 0)  # line 4
+        now = (taken_before[left, p] + 1 if per_class else np.full(len(left), t + 1))[:, None]
         weights[left, :, p] = (weights[left, :, p] * now + confidence) / (now + 1)  # line 7
-        said_before[left, p] += 1
+        taken_before[left, p] += 1
 
 
 @dataclass(frozen=True)
@@ -81,16 +81,15 @@ class Online:
         for row, outputs in enumerate(by_input):
             scores[row] = (weights * outputs).sum(axis=0)
             p = int(scores[row].argmax())  # line 2; the text prints an argmax over experts
-            said = outputs[:, p]
-            total = said.sum()
-            confidence = said / total if total > 0 else np.full(k, 1.0 / k)  # line 4
+            chosen = outputs[:, p]
+            total = chosen.sum()
+            confidence = chosen / total if total > 0 else np.full(k, 1.0 / k)  # line 4
             now = t[p] if self.per_class else row + 1
             weights[:, p] = (weights[:, p] * now + confidence) / (now + 1)  # line 7: column p keeps the sum 1
             t[p] += 1
         return scores, weights
 
     def _get_initial_weights(self, k: int, classes: int) -> Doubles:
-        """(k, C) what every pass begins with."""
         return np.full((k, classes), 1.0 / k) if self.weights is None else np.array(self.weights, dtype=np.float64)
 
 
@@ -121,7 +120,7 @@ class AccuracyGate:
     weights: Doubles  # (k, C)
 
     @classmethod
-    def of(cls, hits: Ints | Doubles, predictions: Ints | Doubles) -> "AccuracyGate":
+    def from_counts(cls, hits: Ints | Doubles, predictions: Ints | Doubles) -> "AccuracyGate":
         """From counts (k, C): w_ij = (hits_ij + 1) / (predictions_ij + C), so that an expert never heard on a class is at chance."""
         precision = (np.asarray(hits) + 1.0) / (np.asarray(predictions) + hits.shape[1])
         return cls(precision / precision.sum(axis=0))

@@ -57,10 +57,13 @@ class DittoState(Models):
 
 @dataclass(frozen=True, kw_only=True)
 class Ditto(SharedModel[DittoState]):
-    """FedAvg, and beside it a model of its own for each client that took part; others are served the shared one."""
+    """FedAvg, and beside it a model of its own for each client that took part; others are served the shared one.
 
-    lam: float = setting(1.0, "How strongly a client's own model is held near the shared one.", least=0)
-    own_epochs: int | None = setting(None, "Epochs of the client's own model a round; default: the plan's.", least=1)
+    Example: ``ct.Ditto(lam=0.5)``, or the spec ``ditto(lam=0.5)``.
+    """
+
+    lam: float = setting(1.0, "How strongly a client's own model is held near the shared one.", minimum=0)
+    own_epochs: int | None = setting(None, "Epochs of the client's own model a round; default: the plan's.", minimum=1)
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
 
     @property

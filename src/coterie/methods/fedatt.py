@@ -19,7 +19,10 @@ from coterie.methods.one_model import OneModelMethod
 
 @dataclass(frozen=True, kw_only=True)
 class FedAtt(OneModelMethod):
-    """A step of `epsilon` towards an average in which the clients that moved farthest count most."""
+    """A step of `epsilon` towards an average in which the clients that moved farthest count most.
+
+    Example: ``ct.FedAtt()``, or the spec ``fedatt``.
+    """
 
     epsilon: float = setting(1.2, "The step towards the average.", above=0)
 

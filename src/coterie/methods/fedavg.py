@@ -16,7 +16,10 @@ from coterie.methods.one_model import OneModelMethod
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(OneModelMethod):
-    """Train a sample of clients from the shared model and average what they send back."""
+    """Train a sample of clients from the shared model and average what they send back.
+
+    Example: ``ct.FedAvg(weighting="uniform")``, or the spec ``fedavg(weighting=uniform)``.
+    """
 
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
 

@@ -18,9 +18,12 @@ from coterie.methods.one_model import OneModelMethod
 
 @dataclass(frozen=True, kw_only=True)
 class FedDANE(OneModelMethod):
-    """Local training corrected by the difference between an estimate of the global gradient and the client's own."""
+    """Local training corrected by the difference between an estimate of the global gradient and the client's own.
 
-    mu: float = setting(0.1, "Weight of the proximal term.", least=0)
+    Example: ``ct.FedDANE(mu=0.1)``, or the spec ``feddane(mu=0.1)``.
+    """
+
+    mu: float = setting(0.1, "Weight of the proximal term.", minimum=0)
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
 
     @property

@@ -45,8 +45,8 @@ class FedExState(Groups):
 class ExpertClusters(GroupedMethod[FedExState], GroupNumberMixin, ABC):
     """Clusters by the cosines of what clients send back after one round in which all clients train."""
 
-    groups: GroupNumber = setting(3, "Experts.", least=1)
-    warmup: int = setting(5, "Epochs of the clustering round.", least=1)
+    groups: GroupNumber = setting(3, "Experts.", minimum=1)
+    warmup: int = setting(5, "Epochs of the clustering round.", minimum=1)
     on: Literal["updates", "weights"] = setting("updates", "What is compared; weights are the paper's letter.")
     start_from: Literal["w0", "fresh", "first_round"] = setting("w0", "Where experts begin.")
 
@@ -118,11 +118,9 @@ class ExpertClusters(GroupedMethod[FedExState], GroupNumberMixin, ABC):
         return (yield from Train(clients, state.origin, local, purpose="train" if usual else "pretrain"))
 
     def _compute_cosines(self, vectors: Floats, state: FedExState, ctx: Context) -> Doubles:
-        """(n, n) of updates from w_0, or of weights."""
         return compute_cosines(compute_gram(ctx.layout.comparable(vectors), self._get_origin(state, ctx)))
 
     def _find_nearest_centre(self, vectors: Floats, centres: Floats, state: FedExState, ctx: Context) -> Ids:
-        """(n,) the centre with the largest cosine."""
         if len(vectors) > MANY:
             layout, origin = ctx.layout, self._get_origin(state, ctx)
             targets = prepare_rows(layout.comparable(centres), origin, unit=True)
@@ -153,9 +151,12 @@ def merge_lone_clients(labels: Ids, affinity: Doubles) -> Ids:
 
 @dataclass(frozen=True, kw_only=True)
 class FedEx(ExpertClusters):
-    """Cluster all clients in the first round, train an expert in each cluster, combine the experts' answers."""
+    """Cluster all clients in the first round, train an expert in each cluster, combine the experts' answers.
 
-    fraction: float | None = setting(None, "Share of each cluster that trains in a round; default: FedAvg's.", above=0, most=1)
+    Example: ``ct.FedEx(groups=2, combiner="mean")``, or the spec ``fedex(groups=2,combiner=mean)``.
+    """
+
+    fraction: float | None = setting(None, "Share of each cluster that trains in a round; default: FedAvg's.", above=0, maximum=1)
     combiner: Literal["online", "mean", "confident", "gate", "own"] = setting("online", "How experts answer clients' own test parts.")
     per_class: bool = setting(False, "Whether the online layer counts time for each class.")
     frozen: bool = setting(False, "Whether the online layer stays at the weights it begins with.")
@@ -206,7 +207,7 @@ class FedEx(ExpertClusters):
             factors = ctx.bound_weights(judged.clients, sizes) / np.maximum(sizes, 1)  # ones, or less for a site with too many samples
             hits.append(factors @ judged.hits)
             predictions.append(factors @ judged.predicted)
-        return replace(state, gate=AccuracyGate.of(np.array(hits), np.array(predictions)).weights)
+        return replace(state, gate=AccuracyGate.from_counts(np.array(hits), np.array(predictions)).weights)
 
     def _make_combiners(self, state: FedExState) -> dict[str, Combiner]:
         """By name. Before any client was asked the gate knows nothing and is the mean."""

@@ -57,15 +57,15 @@ class FedGroupState(Groups):
 class ColdStart(SketchingMixin[FedGroupState], GroupedMethod[FedGroupState], GroupNumberMixin, ABC):
     """Groups by the directions of pre-trained updates; newcomers may arrive in any round and join by theirs."""
 
-    groups: GroupNumber = setting(3, "Groups (m).", least=1)
-    alpha: int = setting(20, "Clients that pre-train, for each group.", least=1)
-    pretrain: int = setting(1, "Epochs of pre-training.", least=1)
-    pretrain_steps: int | None = setting(None, "Steps of pre-training instead; 50 is the authors' later choice.", least=1)
-    directions: int | Literal["groups"] = setting(3, "Singular directions; groups (m) in the authors' later measure.", least=1)
+    groups: GroupNumber = setting(3, "Groups (m).", minimum=1)
+    alpha: int = setting(20, "Clients that pre-train, for each group.", minimum=1)
+    pretrain: int = setting(1, "Epochs of pre-training.", minimum=1)
+    pretrain_steps: int | None = setting(None, "Steps of pre-training instead; 50 is the authors' later choice.", minimum=1)
+    directions: int | Literal["groups"] = setting(3, "Singular directions; groups (m) in the authors' later measure.", minimum=1)
     start_from: Literal["pretrained", "w0"] = setting("pretrained", "Where groups' models begin.")
     centres: Literal["kmeans", "random"] = setting("kmeans", "How groups are cut; random centres are RCC.")
     cold: Literal["nearest", "random"] = setting("nearest", "Where newcomers go; a random group is RAC.")
-    restarts: int = setting(10, "Starts of k-means.", least=1)
+    restarts: int = setting(10, "Starts of k-means.", minimum=1)
     literal: bool = setting(False, "Eq. 10 and lines 22-23 as printed.")
 
     @property
@@ -151,10 +151,13 @@ class ColdStart(SketchingMixin[FedGroupState], GroupedMethod[FedGroupState], Gro
 
 @dataclass(frozen=True, kw_only=True)
 class FedGroup(ColdStart):
-    """Static groups by ternary cosine similarity; newcomers may arrive in any round and join by the direction of their update."""
+    """Static groups by ternary cosine similarity; newcomers may arrive in any round and join by the direction of their update.
 
-    eta_g: float = setting(0.01, "The step that groups take towards each other.", least=0)
-    mu: float = setting(0.0, "Weight of a proximal term; above 0 it is FedGrouProx.", least=0)
+    Example: ``ct.FedGroup(groups=4)``, or the spec ``fedgroup(groups=4)``.
+    """
+
+    eta_g: float = setting(0.01, "The step that groups take towards each other.", minimum=0)
+    mu: float = setting(0.0, "Weight of a proximal term; above 0 it is FedGrouProx.", minimum=0)
 
     @property
     def proximal(self) -> float:
@@ -233,20 +236,29 @@ class FedGroup(ColdStart):
 
 @dataclass(frozen=True, kw_only=True)
 class FedGrouProx(FedGroup):
-    """FedGroup with FedProx inside the groups."""
+    """FedGroup with FedProx inside the groups.
 
-    mu: float = setting(1.0, "Weight of the proximal term.", least=0)
+    Example: ``ct.FedGrouProx(groups=4, mu=1)``, or the spec ``fedgrouprox(groups=4,mu=1)``.
+    """
+
+    mu: float = setting(1.0, "Weight of the proximal term.", minimum=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedGroupRCC(FedGroup):
-    """FedGroup-RCC: the groups' centres are random pre-trained clients."""
+    """FedGroup-RCC: the groups' centres are random pre-trained clients.
+
+    Example: ``ct.FedGroupRCC(groups=4)``, or the spec ``rcc(groups=4)``.
+    """
 
     centres: Literal["kmeans", "random"] = setting("random", "How groups are cut; random centres are RCC.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedGroupRAC(FedGroup):
-    """FedGroup-RAC: cold clients get a random group."""
+    """FedGroup-RAC: cold clients get a random group.
+
+    Example: ``ct.FedGroupRAC(groups=4)``, or the spec ``rac(groups=4)``.
+    """
 
     cold: Literal["nearest", "random"] = setting("random", "Where newcomers go; a random group is RAC.")

@@ -15,9 +15,12 @@ from coterie.methods.one_model import OneModelMethod
 
 @dataclass(frozen=True, kw_only=True)
 class FedProx(OneModelMethod):
-    """FedAvg whose clients add mu/2 * ||w - w_t||^2 to their loss."""
+    """FedAvg whose clients add ``mu/2 * ||w - w_t||^2`` to their loss.
 
-    mu: float = setting(1.0, "Weight of the proximal term.", least=0)
+    Example: ``ct.FedProx(mu=0.1)``, or the spec ``fedprox(mu=0.1)``.
+    """
+
+    mu: float = setting(1.0, "Weight of the proximal term.", minimum=0)
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
 
     @property

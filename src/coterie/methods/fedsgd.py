@@ -16,7 +16,10 @@ from coterie.methods.one_model import OneModelMethod
 
 @dataclass(frozen=True, kw_only=True)
 class FedSGD(OneModelMethod):
-    """One full-batch step on each client of the cohort, averaged."""
+    """One full-batch step on each client of the cohort, averaged.
+
+    Example: ``ct.FedSGD()``, or the spec ``fedsgd``.
+    """
 
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
 

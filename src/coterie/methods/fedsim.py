@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.core.arrays import Doubles, Floats, Ids, Ints
+from coterie.core.arrays import Doubles, Ids, Ints
 from coterie.core.asks import Gradient, Gradients, Train, Trained
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round
@@ -34,16 +34,19 @@ class FedSimState(Models):
 
 @dataclass(frozen=True, kw_only=True)
 class FedSim(SketchingMixin[FedSimState], SharedModel[FedSimState], GroupNumberMixin):
-    """One model; in each round the cohort's clusters, which live for that round only, decide how much each client counts."""
+    """One model; in each round the cohort's clusters, which live for that round only, decide how much each client counts.
 
-    clusters: GroupNumber = setting(5, "Clusters a round.", least=1)
+    Example: ``ct.FedSim(clusters=4)``, or the spec ``fedsim(clusters=4)``.
+    """
+
+    clusters: GroupNumber = setting(5, "Clusters a round.", minimum=1)
     reducer: Literal["pca", "random_projection"] | None = setting("pca", "How gradients are made short before they are clustered.")
-    variance: float = setting(0.95, "The share of variance that PCA keeps.", above=0, most=1)
-    dimensions: int = setting(64, "Dimensions of a random projection.", least=1)
+    variance: float = setting(0.95, "The share of variance that PCA keeps.", above=0, maximum=1)
+    dimensions: int = setting(64, "Dimensions of a random projection.", minimum=1)
     clusterer: Clusterer = setting("kmeans", "How gradients are clustered.")
     assign: Assign = setting("similar", "What decides on clusters: similarity, or a control.")
     across: Literal["uniform", "samples"] = setting("uniform", "How much a cluster counts.")
-    mu: float = setting(0.0, "Above 0, clients train as in FedProx.", least=0)
+    mu: float = setting(0.0, "Above 0, clients train as in FedProx.", minimum=0)
 
     def start(self, init: InitialModels, ctx: Context) -> Round[FedSimState]:
         model = init()[None, :]
@@ -71,7 +74,11 @@ class FedSim(SketchingMixin[FedSimState], SharedModel[FedSimState], GroupNumberM
         """(n,) the cluster of each client that sent a gradient."""
         if not len(probes):
             return np.zeros(0, dtype=np.int64)
-        points = self.reduce_gradients(probes.vectors if sketch is not None else ctx.layout.comparable(probes.vectors), ctx)
+        gradients = probes.vectors if sketch is not None else ctx.layout.comparable(probes.vectors)
+        if self.reducer == "random_projection":
+            points = project_randomly(gradients, self.dimensions, ctx.rng("projection"))
+        else:  # without a reducer, in as many dimensions as keep every distance
+            points = compute_client_points(gradients, None, ctx, self.variance if self.reducer == "pca" else None)
         # The *reduced* points are clustered; line 6 of Alg. 2 prints the unreduced ones.
         labels = cluster(points, self.read_number(number, points, ctx), self.clusterer, ctx.rng("clusters"))
         labels = renumber_labels(apply_control(labels, probes.clients, self.assign, ctx, each_round=True))
@@ -81,12 +88,6 @@ class FedSim(SketchingMixin[FedSimState], SharedModel[FedSimState], GroupNumberM
             ctx.note("F_O", float(probes.losses.mean()))  # Eq. 5
             ctx.note("F_G", float(np.mean([probes.losses[labels == c].mean() for c in np.unique(labels)])))  # Eq. 6-7
         return labels
-
-    def reduce_gradients(self, gradients: Floats, ctx: Context) -> Doubles:
-        """(n, r) the gradients, or their sketches, in few dimensions; without a reducer, in as many as keep every distance."""
-        if self.reducer == "random_projection":
-            return project_randomly(gradients, self.dimensions, ctx.rng("projection"))
-        return compute_client_points(gradients, None, ctx, self.variance if self.reducer == "pca" else None)
 
     def weights(self, labels: Ids, sizes: Ints) -> Doubles:
         """(n,) the client's share in its cluster's model times the cluster's share in the global one: Eq. 13 and 14 in one."""

@@ -89,18 +89,18 @@ class FeSEMState(Groups):
 class WarmStart(SketchingMixin[FeSEMState], GroupedMethod[FeSEMState], GroupNumberMixin, ABC):
     """Centres from one round of local training; newcomers are compared with them as they were then."""
 
-    groups: GroupNumber = setting(3, "Centres (K).", least=1)
-    warmup: int | None = setting(None, "Epochs of the first round; default: the plan's.", least=1)
+    groups: GroupNumber = setting(3, "Centres (K).", minimum=1)
+    warmup: int | None = setting(None, "Epochs of the first round; default: the plan's.", minimum=1)
     warmup_by: Literal["all", "cohort"] = setting("all", "Which clients train in the first round.")
     weighting: Weighting = setting("uniform", "How much a client counts in its centre (Eq. 9).")
     assign_on: ComparedPart = setting("all", "What the E-step compares.")
     newcomers: Literal["train", "loss"] = setting("train", "How a client never seen finds its centre.")
-    restarts: int = setting(20, "Starts of k-means.", least=1)
+    restarts: int = setting(20, "Starts of k-means.", minimum=1)
 
     @property
     def memory_needs(self) -> MemoryNeeds:
         gathered = self.count_trial_clients(self.groups)
-        return MemoryNeeds(everybody=self.warmup_by == "all", gathered=gathered, placing=self.newcomers == "train")
+        return MemoryNeeds(all_train=self.warmup_by == "all", gathered=gathered, placing=self.newcomers == "train")
 
     @property
     def groups_cohort(self) -> bool:
@@ -175,9 +175,12 @@ class WarmStart(SketchingMixin[FeSEMState], GroupedMethod[FeSEMState], GroupNumb
 
 @dataclass(frozen=True, kw_only=True)
 class FeSEM(WarmStart):
-    """K centres: clients train from their own, move to the nearest, and centres move to the mean of their clients."""
+    """K centres: clients train from their own, move to the nearest, and centres move to the mean of their clients.
 
-    lam: float = setting(0.1, "Lambda: the paper gives none; the authors' code has .1.", least=0)
+    Example: ``ct.FeSEM(groups=4)``, or the spec ``fesem(groups=4)``.
+    """
+
+    lam: float = setting(0.1, "Lambda: the paper gives none; the authors' code has .1.", minimum=0)
     literal: bool = setting(False, "Eq. 7 with a distance weight by the client's size.")
 
     @property

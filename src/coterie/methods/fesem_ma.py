@@ -123,7 +123,6 @@ def _match_neurons(rows: Vectors, models: Any, layers: Sequence[NeuronLayer], re
 
 
 def _get_weights(models: Any, layer: NeuronLayer) -> Any:
-    """(b, out, in ...) the incoming weights, a row a neuron."""
     return models[:, layer.weight.begin : layer.weight.end].reshape(len(models), layer.neurons, -1)
 
 
@@ -172,6 +171,8 @@ class MatchedFeSEM(FeSEM):
     """FeSEM whose E-step distance is the matching cost and whose M-step averages matched neurons.
 
     The warm-up's models are matched with w_0, later ones with the centre they belong to.
+
+    Example: ``ct.MatchedFeSEM(groups=4)``, or the spec ``fesem_ma(groups=4)``.
     """
 
     def __post_init__(self) -> None:

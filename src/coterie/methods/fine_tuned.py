@@ -15,9 +15,12 @@ from coterie.methods.wrapper import ContextWrapper
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuned(ContextWrapper[S]):
-    """Trains like the method it wraps; serves each client a copy adapted to its own training part."""
+    """Trains like the method it wraps; serves each client a copy adapted to its own training part.
 
-    epochs: int = setting(1, "Epochs on the client's own training part.", least=1)
+    Example: ``ct.FineTuned(method=ct.FedAvg(), epochs=5)``, or the spec ``fedavg+finetune(epochs=5)``.
+    """
+
+    epochs: int = setting(1, "Epochs on the client's own training part.", minimum=1)
     lr: float | None = setting(None, "The learning rate; default: the plan's.", above=0)
 
     @property

@@ -23,10 +23,13 @@ from coterie.methods.grouped import OneShotClustering, OneShotState, average_wit
 
 @dataclass(frozen=True, kw_only=True)
 class FLHC(OneShotClustering, GroupNumberMixin):
-    """FedAvg for `warmup` rounds, agglomerative clustering of all clients' updates in the next, FedAvg in each cluster from then on."""
+    """FedAvg for `warmup` rounds, agglomerative clustering of all clients' updates in the next, FedAvg in each cluster from then on.
 
-    warmup: int = setting(10, "Rounds of FedAvg before the clustering.", least=0)
-    groups: GroupNumber = setting("auto", "Groups; auto: by the threshold where one is given, else by the choice.", least=1)
+    Example: ``ct.FLHC(warmup=5, groups=4)``, or the spec ``flhc(warmup=5,groups=4)``.
+    """
+
+    warmup: int = setting(10, "Rounds of FedAvg before the clustering.", minimum=0)
+    groups: GroupNumber = setting("auto", "Groups; auto: by the threshold where one is given, else by the choice.", minimum=1)
     threshold: float | None = setting(None, "Cut the tree at this distance.", above=0)
     linkage: Linkage = setting("ward", "How the distance of two clusters is counted.")
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")

@@ -46,7 +46,7 @@ def choose_fewest_groups(accuracy: Doubles, samples: int, task: Task = CLASSIFIC
     """The fewest groups whose validation score is within one standard error of the best: more must earn their keep.
 
     The error of a share of right answers, or, of a regression, that of R2 with many samples: 2 sqrt(R2) (1 - R2) / sqrt(n). Of texts,
-    whose scores have no such bound, TEXTS_APART / sqrt(n), as if blocks of tokens were so many nats apart.
+    whose scores have no such bound, TEXT_SCORE_SPREAD / sqrt(n), as if blocks of tokens were so many nats apart.
     """
     best = float(np.nanmax(accuracy))
     held = min(max(best, 0.0), 1.0)
@@ -106,7 +106,6 @@ def _watch_training(script: Round[T]) -> Round[tuple[T, Trained | None]]:
 
 
 def _compute_within_distance(trained: Trained | None, serving: Serving) -> float:
-    """The mean squared distance of clients' models from the model of their group (Eq. 6)."""
     if trained is None:
         return float("nan")
     rows = serving.rows[np.searchsorted(serving.clients, trained.clients)]
@@ -127,7 +126,7 @@ class GroupNumberMixin:
     """
 
     choice: ChoiceRule = setting("structure", "How auto finds the number of groups.")
-    most: int = setting(10, "The most groups that auto may find.", least=1)
+    most: int = setting(10, "The most groups that auto may find.", minimum=1)
 
     def count_trial_clients(self, number: GroupNumber, probe: int = 0) -> int:
         """Clients that finding the number has train at once: a trial's, or those of a probe whose points the number is read from."""
@@ -144,7 +143,8 @@ class GroupNumberMixin:
         if self.choice == "structure":
             ctx.notes.choice = yield from choose_from_structure(model, ctx, self.most, sketch)
         elif self.choice == "trial":
-            ctx.notes.choice = yield from run_trial(lambda k: self._replace_number(name, k), init, ctx, self.most)
+            same: Any = self  # with a number of groups, and similarity deciding
+            ctx.notes.choice = yield from run_trial(lambda k: replace(same, **{name: k, "assign": "similar"}), init, ctx, self.most)
         else:
             return None
         return ctx.notes.choice.k
@@ -157,19 +157,14 @@ class GroupNumberMixin:
         ctx.notes.choice = choose_from_points(points, ctx.rng("number of groups"), self.most, self.choice)
         return ctx.notes.choice.k
 
-    def _replace_number(self, name: str, k: int) -> Any:
-        """The method itself with a number of groups, and similarity deciding."""
-        changes: dict[str, Any] = {name: k, "assign": "similar"}
-        return replace(self, **changes)
-
 
 @dataclass(frozen=True, kw_only=True)
 class SketchingMixin(Method[S], ABC):
     """What leaves a client for grouping: everything, or a few random projections of it, clipped and noised where that is wanted."""
 
-    sketch: int | None = setting(None, "Random projections that leave a client for grouping; none: all its numbers.", least=1)
+    sketch: int | None = setting(None, "Random projections that leave a client for grouping; none: all its numbers.", minimum=1)
     sketch_clip: float | None = setting(None, "The longest sketch that leaves (L2 norm); needs sketch.", above=0)
-    sketch_noise: float = setting(0.0, "Deviation of the noise on each number of a sketch, in clips.", least=0)
+    sketch_noise: float = setting(0.0, "Deviation of the noise on each number of a sketch, in clips.", minimum=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -39,7 +39,10 @@ G = TypeVar("G", bound=Groups)
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedMethod(Method[G], ABC):
-    """A model for each group. A client in no group joins one when it takes part or asks to be served; how is `place`."""
+    """Base of methods with a model for each group: a subclass has ``start(self, init, ctx)`` and ``round(self, state, ctx)``.
+
+    A client in no group joins one when it takes part or asks to be served; how is `place`.
+    """
 
     assign: Assign = setting("similar", "What decides on groups: similarity, or a control.")
 
@@ -51,10 +54,8 @@ class GroupedMethod(Method[G], ABC):
         """(roster,) the group of every client, with the newcomers among these clients."""
         groups = state.all_groups(ctx)
         new = np.sort(clients[groups[clients] < 0])
-        found, count = (
-            np.empty(len(new), np.int64),
-            self.memory_needs.count_newcomers_at_once(ctx.layout.size, ctx.plan.cohort or len(ctx.roster)),
-        )
+        found = np.empty(len(new), np.int64)
+        count = self.memory_needs.count_newcomers_at_once(ctx.layout.size, ctx.plan.cohort or len(ctx.roster))
         for begin in range(0, len(new), count):
             found[begin : begin + count] = yield from self.place(state, new[begin : begin + count], ctx)
         if len(new):  # assigned as a whole: controls depend on the other newcomers
@@ -72,10 +73,6 @@ class GroupedMethod(Method[G], ABC):
 
     def members(self, state: G) -> Ids:
         return state.groups
-
-    @property
-    def weighs_alike(self) -> bool:
-        return getattr(self, "weighting", None) == "uniform"
 
 
 def find_lowest_loss(clients: Ids, models: Floats) -> Round[Ids]:

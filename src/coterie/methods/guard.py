@@ -43,11 +43,7 @@ LANDMARKS = 512  # of many updates: landmarks that stand for all
 Votes = Callable[[Ids], Doubles | None]  # of clients: how much each counts, None where all count alike
 
 
-def vote_equally(clients: Ids) -> None:
-    """All clients count alike."""
-
-
-def find_outlying_replies(ask: Train, trained: Trained, layout: Layout, votes: Votes = vote_equally) -> tuple[Bools, Bools]:
+def find_outlying_replies(ask: Train, trained: Trained, layout: Layout, votes: Votes = lambda clients: None) -> tuple[Bools, Bools]:
     """(n,) which replies were compared with others from the same model, and which of them stand apart. `votes` are those of a context."""
     compared, apart = np.zeros((2, len(trained)), dtype=np.bool_)
     begun = ask.start[find_positions(ask.clients, trained.clients)]
@@ -156,13 +152,16 @@ class GuardState(State, Generic[S]):
 
 @dataclass(frozen=True, kw_only=True)
 class Guard(Wrapper[GuardState[S], S]):
-    """The method it wraps, its models made by a robust rule instead of a weighted mean, and without replies that stand clearly apart."""
+    """The method it wraps, its models made by a robust rule instead of a weighted mean, and without replies that stand clearly apart.
+
+    Example: ``ct.Guard(method=ct.FedAvg(), rule="median")``, or the spec ``fedavg+guard(rule=median)``.
+    """
 
     rule: Literal["trim", "median", "krum", "geometric", "clip"] = setting("geometric", "How a model is made from its replies.")
-    trim: float = setting(0.3, "Share of them to distrust: of the weight at each end (trim), of the replies (krum).", least=0, below=0.5)
+    trim: float = setting(0.3, "Share of them to distrust: of the weight at each end (trim), of the replies (krum).", minimum=0, below=0.5)
     bound: float = setting(2.0, "Median distances from the middle beyond which a reply is drawn in (clip).", above=0, infinite=True)
     least: int = setting(
-        5, "Replies in a round: of fewer the method's own mean is taken, since one malicious reply cannot be found.", least=1
+        5, "Replies in a round: of fewer the method's own mean is taken, since one malicious reply cannot be found.", minimum=1
     )
     hold: bool = setting(True, "Whether replies that stand clearly apart by direction are left out before the method sees them.")
 
@@ -234,7 +233,9 @@ class Guard(Wrapper[GuardState[S], S]):
         for part in mixing.parts or (MixedTensor(0, models.shape[1], mixing.replies, mixing.before),):
             replies = part.replies.copy()
             for j in range(len(models)):
-                sites = _get_voting_sites(bound, mixing.clients[np.flatnonzero(part.replies[j])])
+                clients = mixing.clients[np.flatnonzero(part.replies[j])]
+                # where one vote a client would give a site more than its share, sites vote
+                sites = bound.sites[clients] if bound is not None and bound.votes(clients) is not None else None
                 made = self._aggregate_row(part, j, vectors, before, sites)
                 if made is not None:
                     models[j, part.begin : part.end], replies[j] = made
@@ -274,8 +275,3 @@ class Guard(Wrapper[GuardState[S], S]):
             made = rules.compute_clipped_mean(vectors, weights, self.bound) if self.bound < np.inf else None
             return made if made is not None and made[1].sum() < weights.sum() else None
         return rules.compute_median(vectors, weights) if self.rule == "median" else rules.compute_geometric_median(vectors, weights)
-
-
-def _get_voting_sites(bound: SiteBound | None, clients: Ids) -> Ints | None:
-    """(n,) the site of each client, where one vote a client would give a site more than its share; None where clients vote."""
-    return bound.sites[clients] if bound is not None and bound.votes(clients) is not None else None

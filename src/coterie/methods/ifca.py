@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.core.arrays import Doubles, Floats, Ids
+from coterie.core.arrays import Ids
 from coterie.core.asks import Train
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, MemoryNeeds, Round
@@ -24,11 +24,14 @@ from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups
 
 @dataclass(frozen=True, kw_only=True)
 class IFCA(GroupedMethod[Groups], GroupNumberMixin):
-    """Clients take the model with the lowest loss, train it, and clients with the same model are averaged."""
+    """Clients take the model with the lowest loss, train it, and clients with the same model are averaged.
 
-    groups: GroupNumber = setting(3, "Models.", least=1)
+    Example: ``ct.IFCA(groups=4)``, or the spec ``ifca(groups=4)``.
+    """
+
+    groups: GroupNumber = setting(3, "Models.", minimum=1)
     weighting: Weighting = setting("uniform", "How much a client counts: by its samples, or as much as any other.")
-    probe: int = setting(100, "Clients whose updates auto reads the number from, where its choice reads points.", least=1)
+    probe: int = setting(100, "Clients whose updates auto reads the number from, where its choice reads points.", minimum=1)
 
     @property
     def memory_needs(self) -> MemoryNeeds:
@@ -47,16 +50,12 @@ class IFCA(GroupedMethod[Groups], GroupNumberMixin):
         known = yield from self.ask_number(self.groups, model, init, ctx)
         if known is not None:
             return known
-        points = yield from self._updates(model, ctx)
-        return self.read_number(None, points, ctx)
-
-    def _updates(self, model: Floats, ctx: Context) -> Round[Doubles]:
-        """(n, r) clients by the directions of their updates after an epoch."""
         clients = ctx.sample(ctx.roster.available, self.probe, "probe")
         trained = yield from Train(clients, model, ctx.local.replace(epochs=1), purpose="probe")
         if not len(trained):
-            return np.zeros((0, 0))
-        return compute_coordinates(compute_cosines(compute_gram(ctx.layout.comparable(trained.vectors), ctx.layout.comparable(model))))
+            return self.read_number(None, np.zeros((0, 0)), ctx)
+        inner = compute_gram(ctx.layout.comparable(trained.vectors), ctx.layout.comparable(model))
+        return self.read_number(None, compute_coordinates(compute_cosines(inner)), ctx)
 
     def round(self, state: Groups, ctx: Context) -> Round[Groups]:
         cohort = ctx.cohort()
@@ -93,4 +92,7 @@ class IFCA(GroupedMethod[Groups], GroupNumberMixin):
 
 @dataclass(frozen=True, kw_only=True)
 class HypoCluster(IFCA):
-    """IFCA under the name that FeSEM's paper gives it."""
+    """IFCA under the name that FeSEM's paper gives it.
+
+    Example: ``ct.HypoCluster(groups=4)``, or the spec ``hypocluster(groups=4)``.
+    """

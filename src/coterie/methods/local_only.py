@@ -37,15 +37,17 @@ class LocalOnly(Method[LocalOnlyState]):
     `until="participation"` gives a client the training it would have had in FedAvg's cohorts. The fairer forms train all clients in every
     round: "epochs" up to a fixed number of epochs, "validation" until its validation loss has not improved `patience` times, serving the
     best.
+
+    Example: ``ct.LocalOnly(until="epochs", epochs=50)``, or the spec ``local(until=epochs,epochs=50)``.
     """
 
     until: Literal["participation", "epochs", "validation"] = setting("participation", "How long a client trains.")
-    epochs: int = setting(100, "Epochs of each client, with until=epochs.", least=1)
-    patience: int = setting(3, "Trainings without improvement, with until=validation.", least=1)
+    epochs: int = setting(100, "Epochs of each client, with until=epochs.", minimum=1)
+    patience: int = setting(3, "Trainings without improvement, with until=validation.", minimum=1)
 
     @property
     def memory_needs(self) -> MemoryNeeds:
-        return MemoryNeeds(kept=2.0 if self.until == "validation" else 1.0, everybody=self.until != "participation")
+        return MemoryNeeds(kept=2.0 if self.until == "validation" else 1.0, all_train=self.until != "participation")
 
     @property
     def is_local(self) -> bool:
@@ -59,7 +61,7 @@ class LocalOnly(Method[LocalOnlyState]):
     def round(self, state: LocalOnlyState, ctx: Context) -> Round[LocalOnlyState]:
         state = state.grow(len(ctx.roster))
         clients, epochs = self._select_clients(state, ctx)
-        models, start = state.models.begun(clients)
+        models, start = state.models.get_starts(clients)
         trained = yield from Train(clients, models, ctx.local, start=start, epochs=epochs, alone=True)
         if not len(trained):
             return state
@@ -94,7 +96,7 @@ class LocalOnly(Method[LocalOnlyState]):
         state = state.grow(len(ctx.roster))
         share = len(ctx.cohort()) / len(ctx.roster) if self.until == "participation" else 1.0
         epochs = self.epochs if self.until == "epochs" else max(round(ctx.plan.rounds * share), 1) * ctx.plan.local.epochs
-        models, start = state.models.begun(clients)
+        models, start = state.models.get_starts(clients)
         trained = yield from Train(clients, models, ctx.plan.local, start=start, epochs=np.full(len(clients), epochs), alone=True)
         own = state.best.put(trained.clients, trained.vectors)
         return replace(state, models=own, best=own)

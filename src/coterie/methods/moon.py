@@ -54,9 +54,12 @@ class MOONState(Models):
 
 @dataclass(frozen=True, kw_only=True)
 class MOON(SharedModel[MOONState]):
-    """FedAvg whose clients contrast their representation with the shared model's and with their own last one."""
+    """FedAvg whose clients contrast their representation with the shared model's and with their own last one.
 
-    mu: float = setting(1.0, "Weight of the contrast.", least=0)
+    Example: ``ct.MOON(mu=1)``, or the spec ``moon(mu=1)``.
+    """
+
+    mu: float = setting(1.0, "Weight of the contrast.", minimum=0)
     temperature: float = setting(0.5, "Of the contrast.", above=0)
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
 

@@ -30,10 +30,13 @@ class NeighbourProxState(Models):
 
 @dataclass(frozen=True, kw_only=True)
 class NeighbourProx(SharedModel[NeighbourProxState]):
-    """FedAvg whose clients are drawn to the last models of their nearest neighbours."""
+    """FedAvg whose clients are drawn to the last models of their nearest neighbours.
 
-    gamma: float = setting(0.01, "How strongly a client is drawn to each neighbour.", least=0)
-    neighbours: int = setting(3, "Neighbours of a client.", least=1)
+    Example: ``ct.NeighbourProx(neighbours=3)``, or the spec ``neighbourprox(neighbours=3)``.
+    """
+
+    gamma: float = setting(0.01, "How strongly a client is drawn to each neighbour.", minimum=0)
+    neighbours: int = setting(3, "Neighbours of a client.", minimum=1)
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
 
     @property

@@ -25,14 +25,10 @@ class SharedModel(Method[M], ABC):
     def central(self, state: M) -> NamedModels:
         return NamedModels(("global",), Serving.one(np.zeros(1, dtype=np.int64), state.models))
 
-    @property
-    def weighs_alike(self) -> bool:
-        return getattr(self, "weighting", None) == "uniform"
-
 
 @dataclass(frozen=True, kw_only=True)
 class OneModelMethod(SharedModel[Models], ABC):
-    """One model and nothing else."""
+    """Base of methods with one model and nothing else: a subclass has a ``round(self, state, ctx)``."""
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Models]:
         return done(Models(init()[None, :]))

@@ -32,7 +32,10 @@ class OwnNormState(State, Generic[S]):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnNorm(Wrapper[OwnNormState[S], S]):
-    """The wrapped method with batch norms that no client sends; a client that has not trained yet has the initial ones."""
+    """The wrapped method with batch norms that no client sends; a client that has not trained yet has the initial ones.
+
+    Example: ``ct.OwnNorm(method=ct.FedAvg())``, or the spec ``fedavg+fedbn``.
+    """
 
     keep: Literal["layers", "statistics"] = setting("layers", "What stays: whole batch norms (FedBN), or their running statistics alone.")
 
@@ -96,7 +99,7 @@ class OwnNorm(Wrapper[OwnNormState[S], S]):
         if not len(columns) or not isinstance(ask, ModelAsk):
             return ask
         if not isinstance(ask, (Train, Gradient)):
-            raise UserError("A method that tries several models on a client cannot keep batch norms with it: omit fedbn.")
+            raise UserError("A method that evaluates several models on a client cannot keep batch norms with it: omit fedbn.")
         which = seen[ask.clients]
         models = ask.models[ask.start]
         models[np.ix_(which, columns)] = own[ask.clients[which]]

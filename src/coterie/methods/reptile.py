@@ -34,13 +34,19 @@ class Reptile(OneModelMethod, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class FedDist(Reptile):
-    """Reptile's step towards the plain mean of the cohort."""
+    """Reptile's step towards the plain mean of the cohort.
+
+    Example: ``ct.FedDist(beta=0.6)``, or the spec ``feddist(beta=0.6)``.
+    """
 
     weighting = "uniform"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedDWS(Reptile):
-    """Reptile's step towards the mean weighted by samples."""
+    """Reptile's step towards the mean weighted by samples.
+
+    Example: ``ct.FedDWS(beta=0.6)``, or the spec ``feddws(beta=0.6)``.
+    """
 
     weighting = "samples"

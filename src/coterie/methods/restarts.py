@@ -5,12 +5,11 @@ one with the lowest training loss on the cohort stays. These rounds count like a
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Generic
 
 import numpy as np
 
-from coterie.core.arrays import Doubles, Floats
+from coterie.core.arrays import Doubles
 from coterie.core.asks import Evaluate
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, MemoryNeeds, Notes, Round, S
@@ -32,10 +31,13 @@ class RestartsState(State, Generic[S]):
 
 @dataclass(frozen=True, kw_only=True)
 class Restarts(Wrapper[RestartsState[S], S]):
-    """The method it wraps from several starts; after some rounds the one with the lowest training loss stays."""
+    """The method it wraps from several starts; after some rounds the one with the lowest training loss stays.
 
-    starts: int = setting(5, "Starts.", least=1)
-    trial: int = setting(3, "Rounds for which all of them run.", least=1)
+    Example: ``ct.Restarts(method=ct.IFCA(groups=4), starts=5)``, or the spec ``ifca(groups=4)+restarts(starts=5)``.
+    """
+
+    starts: int = setting(5, "Starts.", minimum=1)
+    trial: int = setting(3, "Rounds for which all of them run.", minimum=1)
 
     @property
     def memory_needs(self) -> MemoryNeeds:
@@ -47,9 +49,8 @@ class Restarts(Wrapper[RestartsState[S], S]):
     def start(self, init: InitialModels, ctx: Context) -> Round[RestartsState[S]]:
         states = []
         for i in range(self.starts):
-            script = self.method.start(
-                partial(_make_initial_model, init, i * MODELS_PER_START), ctx if i == 0 else replace(ctx, notes=Notes())
-            )
+            first = i * MODELS_PER_START
+            script = self.method.start(lambda i=0, first=first: init(first + i), ctx if i == 0 else replace(ctx, notes=Notes()))
             states.append((yield from script if i == 0 else rekey_training(script, f"start {i}")))
         return RestartsState(tuple(states), 0)
 
@@ -82,8 +83,3 @@ class Restarts(Wrapper[RestartsState[S], S]):
             if judged.sizes.sum():
                 losses[i] = np.average(judged.loss, weights=ctx.bound_weights(judged.clients, judged.sizes.astype(np.float64)))
         return losses
-
-
-def _make_initial_model(init: InitialModels, first: int, i: int = 0) -> Floats:
-    """The initial models of one start."""
-    return init(first + i)

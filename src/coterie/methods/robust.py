@@ -22,11 +22,14 @@ from coterie.methods.grouped import OneShotClustering, OneShotState, compute_cli
 
 @dataclass(frozen=True, kw_only=True)
 class Robust(OneShotClustering):
-    """Clusters found in the first round among all clients' local models, the oddest left out; then a trimmed mean in each."""
+    """Clusters found in the first round among all clients' local models, the oddest left out; then a trimmed mean in each.
 
-    groups: int = setting(3, "Groups.", least=1)
+    Example: ``ct.Robust(groups=4, trim=0.1)``, or the spec ``robust(groups=4,trim=0.1)``.
+    """
+
+    groups: int = setting(3, "Groups.", minimum=1)
     trim: float = setting(
-        0.05, "Share of clients left out of the clustering, and of values at each end of a coordinate.", least=0, below=0.5
+        0.05, "Share of clients left out of the clustering, and of values at each end of a coordinate.", minimum=0, below=0.5
     )
 
     def due(self, ctx: Context) -> bool:

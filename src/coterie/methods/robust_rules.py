@@ -24,10 +24,8 @@ from coterie.grouping.similarity import compute_norms
 BLOCK = 1 << 14  # columns at a time
 LANDMARKS = 512  # of many rows: landmarks that Krum's scores are taken of
 MAX_SORTED = 1 << 24  # numbers of many rows that are sorted at a time
-MAX_STEPS, TOLERANCE = (
-    300,
-    1e-9,
-)  # Weiszfeld's iteration ends after so many, or when it moves by less than this share of the median distance
+# Weiszfeld's iteration ends after so many, or when it moves by less than this share of the median distance
+MAX_STEPS, TOLERANCE = 300, 1e-9
 
 
 def compute_trimmed_mean(vectors: Floats, weights: Doubles, cut: float) -> tuple[Doubles, Doubles]:
@@ -70,7 +68,12 @@ def compute_krum(vectors: Floats, weights: Doubles, malicious: int, sites: Ints 
     if sites is not None:
         return _compute_krum_of_sites(vectors, weights, malicious, sites)
     n = len(vectors)
-    scores = _compute_krum_scores(vectors, malicious) if n <= MANY else _compute_krum_scores_of_many(vectors, malicious)
+    if n > MANY:
+        scores = _compute_krum_scores_of_many(vectors, malicious)
+    else:
+        apart = squareform(pdist(vectors.astype(np.float64), "sqeuclidean"))
+        np.fill_diagonal(apart, np.inf)
+        scores = np.sort(apart, axis=1)[:, : min(max(n - malicious - 2, 1), n - 1)].sum(axis=1)
     kept = np.zeros(n)
     chosen = np.argsort(scores, kind="stable")[: n - malicious]
     kept[chosen] = weights[chosen] / weights[chosen].sum()
@@ -84,14 +87,6 @@ def _compute_krum_of_sites(vectors: Floats, weights: Doubles, malicious: int, si
     _, kept = compute_krum(means.astype(np.float32), shares, malicious)
     rows = weights * (kept / shares)[own]
     return _compute_average(vectors, rows), rows
-
-
-def _compute_krum_scores(vectors: Floats, malicious: int) -> Doubles:
-    n = len(vectors)
-    near = max(n - malicious - 2, 1)
-    apart = _compute_squared_distances(vectors)
-    np.fill_diagonal(apart, np.inf)
-    return np.asarray(np.sort(apart, axis=1)[:, : min(near, n - 1)].sum(axis=1))
 
 
 def _compute_krum_scores_of_many(vectors: Floats, malicious: int) -> Doubles:
@@ -136,7 +131,6 @@ def compute_clipped_mean(vectors: Floats, weights: Doubles, bound: float) -> tup
 
 
 def _count_columns(n: int) -> int:
-    """Columns of so many rows at a time."""
     return BLOCK if n <= MANY else max(8, MAX_SORTED // n)
 
 
@@ -152,8 +146,3 @@ def _compute_distances(vectors: Floats, point: Doubles) -> Doubles:
     if len(vectors) > MANY:
         return compute_norms(vectors, point)
     return np.asarray(cdist(vectors.astype(np.float64), point[None, :])[:, 0])
-
-
-def _compute_squared_distances(vectors: Floats) -> Doubles:
-    """(n, n) squared distances between rows."""
-    return np.asarray(squareform(pdist(vectors.astype(np.float64), "sqeuclidean")))

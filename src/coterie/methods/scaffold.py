@@ -27,7 +27,10 @@ class SCAFFOLDState(Models):
 
 @dataclass(frozen=True, kw_only=True)
 class SCAFFOLD(SharedModel[SCAFFOLDState]):
-    """FedAvg(uniform) whose clients step along their gradient plus c - c_k."""
+    """FedAvg(uniform) whose clients step along their gradient plus c - c_k.
+
+    Example: ``ct.SCAFFOLD()``, or the spec ``scaffold``.
+    """
 
     @property
     def memory_needs(self) -> MemoryNeeds:

@@ -30,12 +30,15 @@ class ServerOptimisedState(State, Generic[M]):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptimised(Wrapper[ServerOptimisedState[M], M]):
-    """Moves the models by an optimiser instead of setting them to the aggregate."""
+    """Moves the models by an optimiser instead of setting them to the aggregate.
+
+    Example: ``ct.ServerOptimised(method=ct.FedAvg(), optimizer="adam")``, or the spec ``fedavg+server(optimizer=adam)``.
+    """
 
     optimizer: Literal["momentum", "adam"] = setting("momentum", "How the round's change is used.")
     lr: float = setting(1.0, "The server's learning rate.", above=0)
-    beta1: float = setting(0.9, "How much of the last change is kept.", least=0, below=1)
-    beta2: float = setting(0.99, "Adam's memory of squared changes.", least=0, below=1)
+    beta1: float = setting(0.9, "How much of the last change is kept.", minimum=0, below=1)
+    beta2: float = setting(0.99, "Adam's memory of squared changes.", minimum=0, below=1)
     tau: float = setting(1e-3, "Adam's floor of the scale, as in the paper.", above=0)
 
     def start(self, init: InitialModels, ctx: Context) -> Round[ServerOptimisedState[M]]:

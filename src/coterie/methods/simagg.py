@@ -21,7 +21,10 @@ from coterie.methods.one_model import OneModelMethod
 
 @dataclass(frozen=True, kw_only=True)
 class SimAgg(OneModelMethod):
-    """Half a client's weight comes from how near its tensor is to the cohort's mean, half from its samples."""
+    """Half a client's weight comes from how near its tensor is to the cohort's mean, half from its samples.
+
+    Example: ``ct.SimAgg()``, or the spec ``simagg``.
+    """
 
     distance: Literal["l2", "sums"] = setting("l2", "How far a tensor is from the mean; sums of entries are the authors' code.")
     epsilon: float = setting(1e-5, "Added to distances.", above=0)

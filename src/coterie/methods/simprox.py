@@ -42,11 +42,14 @@ class Geometry(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SimProx(OneModelMethod):
-    """One model, averaged with weights from a hybrid similarity and the proximal norms."""
+    """One model, averaged with weights from a hybrid similarity and the proximal norms.
+
+    Example: ``ct.SimProx(tau=0.8)``, or the spec ``simprox(tau=0.8)``.
+    """
 
     similarity_of: Literal["weights", "updates"] = setting("weights", "What is compared.")
-    lambda0: float = setting(0.7, "The share of the cosine in the similarity, at most.", least=0, most=1)
-    tau: float = setting(0.9, "The agreement at which the cosine has its full share; not given in the paper.", above=0, most=1)
+    lambda0: float = setting(0.7, "The share of the cosine in the similarity, at most.", minimum=0, maximum=1)
+    tau: float = setting(0.9, "The agreement at which the cosine has its full share; not given in the paper.", above=0, maximum=1)
     softmax: bool = setting(True, "Eq. 14; without it the weights of Eq. 13 are used.")
     temperature: float = setting(1.0, "Of the softmax; inf gives every client the same weight.", above=0, infinite=True)
     scale_norms: bool = setting(False, "Norms divided by their median: exp(-g) then depends on no unit.")
@@ -65,7 +68,10 @@ class SimProx(OneModelMethod):
         if self.shuffled:
             weights = weights[np.argsort(ctx.draws("shuffled weights", trained.clients), kind="stable")]
         mixing = Mixing.average(trained.clients, weights)
-        _record_flatness(mixing.replies[0], ctx)
+        shares = mixing.replies[0]
+        ctx.note("weights", shares)  # a softmax of numbers that sum to one differs by a factor e at most
+        ctx.note("flatness", float(shares.max() / shares.min()) if shares.min() > 0 else np.inf)
+        ctx.note("effective_clients", float(1 / np.sum(shares**2)))
         return state.with_models(ctx.mix(mixing, trained, state.models))
 
     def geometry(self, trained: Trained, state: Models, ctx: Context) -> Geometry:
@@ -126,10 +132,3 @@ class SimProx(OneModelMethod):
         away[away <= 1e-5 * median] = 0.0  # the rounding of float32 models is no deviation
         scale = compute_weighted_median(away, votes) or float(away.mean()) or 1.0
         return -away / scale
-
-
-def _record_flatness(weights: Doubles, ctx: Context) -> None:
-    """How flat the weights are: a softmax of numbers that sum to one differs by a factor e at most."""
-    ctx.note("weights", weights)
-    ctx.note("flatness", float(weights.max() / weights.min()) if weights.min() > 0 else np.inf)
-    ctx.note("effective_clients", float(1 / np.sum(weights**2)))

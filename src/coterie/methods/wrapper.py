@@ -89,7 +89,10 @@ def unwrap(method: Method[Any]) -> Method[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class RateOverride(ContextWrapper[S]):
-    """The method it wraps, trained at another learning rate, or by another optimiser, than the study's; the rest stays the study's."""
+    """The method it wraps, trained at another learning rate, or by another optimiser, than the study's; the rest stays the study's.
+
+    Example: ``ct.RateOverride(method=ct.FedAvg(), lr=0.1)``, or the spec ``fedavg+rate(lr=0.1)``.
+    """
 
     lr: float | None = setting(None, "The learning rate; default: the plan's.", above=0)
     optimizer: Literal["sgd", "adam", "adamw"] | None = setting(None, "The local optimiser; default: the plan's.")

@@ -30,10 +30,8 @@ from coterie.models.resnet import resnet18, resnet50
 from coterie.models.text import text_model
 
 MAX_TENSORS = 2000  # of a model that a spec names: DenseNet-121 has 364
-models: Registry[nn.Module] = Registry("model", "coterie.models")
-for _build in (mclr, mlp, cnn, lstm, rnn, resnet18, resnet50, densenet121, efficientnet_lite0, lm, fusion):
-    models.add(_build.__name__, _build)
-models.add("text", text_model)
+_BUILT_IN = (mclr, mlp, cnn, lstm, rnn, resnet18, resnet50, densenet121, efficientnet_lite0, lm, fusion)
+models: Registry[nn.Module] = Registry("model", "coterie.models", text=text_model, **{build.__name__: build for build in _BUILT_IN})
 
 
 def build_model(spec: str, input_shape: InputShape, outputs: int) -> nn.Module:
@@ -45,21 +43,16 @@ def build_model(spec: str, input_shape: InputShape, outputs: int) -> nn.Module:
         return build_custom(parsed, input_shape, outputs)
     several = next(iter(inspect.signature(models[parsed.name]).parameters), "") == "_inputs"
     if isinstance(input_shape, Inputs) and not several:
-        input_shape = _flatten_inputs(spec, input_shape)
+        if any(input_shape.tokens):
+            raise UserError(
+                f"Model {spec!r} takes one input and the samples have {len(input_shape.shapes)}, words among them: give a model of your "
+                "own whose forward takes them, as 'package.module:factory' or as an object."
+            )
+        input_shape = (input_shape.width,)
     if several and not isinstance(input_shape, Inputs):
         raise UserError(f"Model {spec!r} takes several inputs, and the samples are of one: choose another model.")
     _check_memory(spec, input_shape, outputs)
     return wrap_inputs(models.build(parsed, input_shape, outputs), input_shape)
-
-
-def _flatten_inputs(spec: str, inputs: Inputs) -> tuple[int, ...]:
-    """The shape of a sample whose inputs lie side by side, for a model that takes one."""
-    if any(inputs.tokens):
-        raise UserError(
-            f"Model {spec!r} takes one input and the samples have {len(inputs.shapes)}, words among them: give a model of your own whose "
-            "forward takes them, as 'package.module:factory' or as an object."
-        )
-    return (inputs.width,)
 
 
 @cache
@@ -233,8 +226,6 @@ class _ModuleCopier:
 
 @dataclass(frozen=True, eq=False)
 class _FactoryCaller:
-    """Calls what makes modules."""
-
     factory: Callable[..., Any]
 
     def __call__(self, text: str, shape: InputShape, outputs: int) -> nn.Module:

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
 from coterie._util.errors import UserError, suggest_names
-from coterie.models.image_layers import check_image_shape, reshape_to_images
-from coterie.models.layers import initialise_glorot
+from coterie.models.layers import check_image_shape, initialise_glorot, reshape_to_images
 
 MIN_SIDE = 8  # pixels a side: two pools leave 2, and a 5x5 kernel still sees more image than padding
 

@@ -6,9 +6,9 @@ from typing import Any, get_type_hints
 
 from torch import Tensor, nn
 
-from coterie._util.errors import UserError
+from coterie._util.errors import UserError, summarize_error
 from coterie.core.layout import Inputs, InputShape
-from coterie.core.specs import Spec, import_object, summarize_error
+from coterie.core.specs import Spec, import_object
 from coterie.models.layers import FrozenBody
 
 
@@ -77,7 +77,10 @@ def build_custom(spec: Spec, input_shape: InputShape, outputs: int) -> nn.Module
 def call_factory(spec: Spec, factory: Callable[..., Any], input_shape: InputShape, outputs: int) -> nn.Module:
     """Call a factory with the user's settings, and with `input_shape` and `outputs` if it knows them."""
     known = {"input_shape": input_shape.shape if isinstance(input_shape, Inputs) else input_shape, "outputs": outputs}
-    parameters = _list_parameters(spec, factory)
+    try:
+        parameters = dict(inspect.signature(factory).parameters)
+    except (TypeError, ValueError):  # some callables written in C show no signature
+        raise UserError(f"Model {spec.name!r} shows no signature: wrap it in a function of your own.") from None
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     # outputs that a user sets are not checked
     named = {name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
@@ -93,10 +96,3 @@ def call_factory(spec: Spec, factory: Callable[..., Any], input_shape: InputShap
     if not isinstance(module, nn.Module):
         raise UserError(f"Model {str(spec)!r} gave a value of type {type(module).__name__}: its factory must return a torch.nn.Module.")
     return wrap_inputs(module, input_shape)
-
-
-def _list_parameters(spec: Spec, factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    try:
-        return dict(inspect.signature(factory).parameters)
-    except (TypeError, ValueError):  # some callables written in C show no signature
-        raise UserError(f"Model {spec.name!r} shows no signature: wrap it in a function of your own.") from None

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d, max_pool2d
 
-from coterie.models.image_layers import Norm, Stem, check_image_shape, make_convolution, make_norm, reshape_to_images
+from coterie.models.layers import Norm, Stem, check_image_shape, make_convolution, make_norm, reshape_to_images
 
 GROWTH, BLOCKS = 32, (6, 12, 24, 16)  # channels that a layer adds; layers of each block
 MIN_SIDE = 32  # pixels a side: five halvings leave 1

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, relu6
 
 from coterie._util.errors import UserError
-from coterie.models.image_layers import Stem, check_image_shape, make_convolution, remove_logits, reshape_to_images, use_same_padding
-from coterie.models.layers import FrozenBody
+from coterie.models.layers import FrozenBody, Stem, check_image_shape, make_convolution, remove_logits, reshape_to_images, use_same_padding
 from coterie.models.mlp import Mlp
 
 TITLE = "Model 'efficientnet_lite0'"

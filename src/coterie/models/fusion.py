@@ -10,8 +10,7 @@ from coterie.core.layout import Inputs
 from coterie.core.specs import parse
 from coterie.models.densenet import densenet121
 from coterie.models.efficientnet import efficientnet_lite0
-from coterie.models.image_layers import remove_logits
-from coterie.models.layers import FrozenBody, StackedLinear, check_counts
+from coterie.models.layers import FrozenBody, StackedLinear, check_counts, remove_logits
 from coterie.models.mlp import Mlp
 from coterie.models.resnet import resnet18, resnet50
 from coterie.models.text import ENCODER_ATTENTION_LAYERS, Trained, add_adapters, check_length, load_encoder
@@ -112,7 +111,6 @@ def _build_text_network(text: str | int, shape: tuple[int, ...], *, tokens: bool
 
 
 def _build_image_network(image: str, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
-    """A network without its logits."""
     spec = parse(image)
     if spec.name not in NETWORKS:
         raise UserError(f"Model 'fusion': image={image!r} is not known: choose from {', '.join(NETWORKS)}.")

@@ -110,11 +110,8 @@ def load_language_model(where: str, dropout: float, *, frozen: bool) -> Any:
 @lru_cache(maxsize=1)
 def _read_language_model(where: str) -> Any:
     """The language model, read and dequantised once; whoever needs one copies it."""
-    kind, config, (place, file) = (
-        import_transformers(TITLE).AutoModelForCausalLM,
-        read_config(where),
-        find_gguf_file(TITLE, where, ("gguf", "accelerate")),
-    )
+    kind, config = import_transformers(TITLE).AutoModelForCausalLM, read_config(where)
+    place, file = find_gguf_file(TITLE, where, ("gguf", "accelerate"))
     options = {"config": config, "dtype": torch.float32, "attn_implementation": "sdpa"}
     options |= {"use_safetensors": True} if file is None else {"gguf_file": file}  # whose head alone takes seconds to read
     with torch.random.fork_rng(devices=[]), suppress_stderr():
@@ -140,18 +137,15 @@ def read_config(where: str) -> Any:
             f"language model ({file or 'config.json'})",
             lambda at, here: kind.from_pretrained(at, local_files_only=here, **options),
         )
-    causal = import_transformers(TITLE).models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    if getattr(config, "is_encoder_decoder", False) or config.model_type not in causal or _is_bidirectional(config):
+    known = import_transformers(TITLE).models.auto.modeling_auto
+    causal, encoders = known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, known.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    # encoders are listed among causal models, too, for those that were made decoders
+    encodes = config.model_type in encoders and not getattr(config, "is_decoder", False)
+    if getattr(config, "is_encoder_decoder", False) or config.model_type not in causal or encodes:
         raise UserError(
             f"{TITLE}: {where!r} is of the kind {config.model_type!r}, which predicts no next token: use one such as Llama or GPT-2."
         )
     return config
-
-
-def _is_bidirectional(config: Any) -> bool:
-    """Encoders are listed among causal models, too, for those that were made decoders."""
-    encoders = import_transformers(TITLE).models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    return config.model_type in encoders and not getattr(config, "is_decoder", False)
 
 
 def _convert_to_linear(inner: nn.Module) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, max_pool2d
 
-from coterie.models.image_layers import Norm, Stem, check_image_shape, make_convolution, make_norm, reshape_to_images
+from coterie.models.layers import Norm, Stem, check_image_shape, make_convolution, make_norm, reshape_to_images
 
 STAGES = (64, 128, 256, 512)  # channels
 MIN_SIDE = 8  # pixels a side: three strides leave 1

@@ -1,4 +1,10 @@
-// Draws every chart of the page. As SVG, so that text can be searched and colours come from the style sheet.
+// Opens the details of a method's row; draws every chart of the page, as SVG, so that text can be searched and colours come from the style sheet.
+for (const button of document.querySelectorAll("button[aria-controls]")) {
+  button.addEventListener("click", () => {
+    const shown = document.getElementById(button.getAttribute("aria-controls")).toggleAttribute("hidden") === false;
+    button.setAttribute("aria-expanded", shown);
+  });
+}
 // Panels are drawn as wide as the page lets them be: one or two of them, or one column of them on a phone, fill it.
 const fill = (spec, width) => {
   const panel = spec.usermeta && spec.usermeta.panel, count = spec.usermeta && spec.usermeta.panels;

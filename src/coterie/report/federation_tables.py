@@ -9,7 +9,7 @@ import pandas as pd
 from coterie.analysis.findings import Finding
 from coterie.analysis.metrics import SCORES
 from coterie.analysis.verdict import TEST_NAMES, describe_score
-from coterie.report.charts.clients import STEPS, TOTAL
+from coterie.report.charts.clients import PARTS, TOTAL
 from coterie.report.client_tables import (
     METHOD,
     build_binary_tables,
@@ -19,12 +19,14 @@ from coterie.report.client_tables import (
     build_unseen_tables,
 )
 from coterie.report.federation_view import FederationView
+from coterie.report.overview_section import build_overview_table
 from coterie.report.page import Column, ReportTable, show_amount, show_interval, show_number, show_points, show_text
 
 
 def build_tables(view: FederationView) -> dict[str, ReportTable]:
     """Every table, by name; those that would be empty are left out."""
     made = [
+        build_overview_table(view, view.overview),
         build_score_table(view),
         *build_source_tables(view),
         *build_binary_tables(view),
@@ -93,7 +95,7 @@ def build_decomposition_tables(view: FederationView) -> list[ReportTable]:
     rows = []
     for label, finding in view.methods.items():
         parts = finding.decomposition
-        steps = [*((STEPS[step.name], step.gain) for step in parts.steps), (TOTAL, parts.total)] if parts is not None else []
+        steps = [*((PARTS[step.name], step.gain) for step in parts.steps), (TOTAL, parts.total)] if parts is not None else []
         rows += [
             {
                 "label": label,

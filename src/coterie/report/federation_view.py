@@ -11,6 +11,7 @@ from coterie.analysis.class_scores import BinaryScores, compute_binary_scores
 from coterie.analysis.findings import Finding, Findings
 from coterie.analysis.groups import AggregationWeights, co_membership_from_labels, order_by_similarity, read_aggregation_weights
 from coterie.analysis.metrics import Metric
+from coterie.analysis.overview import Overview, make_overview
 from coterie.analysis.records import Cluster
 from coterie.core.arrays import Doubles, Ints
 from coterie.core.rng import make_key, shuffle
@@ -31,6 +32,11 @@ class FederationView:
     @cached_property
     def styles(self) -> dict[str, LineStyle]:
         return assign_styles(self.findings)
+
+    @cached_property
+    def overview(self) -> Overview:
+        """Verdict, recommendation and a row for each method and each simpler way."""
+        return make_overview(self.findings)
 
     @cached_property
     def agreements(self) -> dict[str, Doubles]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from coterie._util.errors import UserError
 from coterie._util.files import make_folder_inside, write_inside
+from coterie._util.progress import track
 from coterie.analysis.comparison import open_comparison
 from coterie.report.figure import Figure, Format, require_altair
 from coterie.run.result import Result
@@ -46,14 +47,14 @@ def write_report(found: Result | Path | str, *, figures: Sequence[Format] = (), 
     comparison = open_comparison(folder, **options)
     several = len(comparison.federations) > 1
     views = [FederationView(findings, f"{slugify(findings.data)}-" if several else "") for findings in comparison.federations]
-    made = [build_tables(view) for view in views]
+    made = [build_tables(view) for view in track(views, "making tables")]
     parts, faults = sections.build_sections(comparison, views, made)
     try:
         written = make_folder_inside(folder, "tables")
         tables = [path for own in made for table in own.values() for path in table.write(written)]
         drawn = [block for part in parts for block in part.blocks if isinstance(block, Figure)]
         beside = make_folder_inside(folder, "figures") if figures else folder
-        saved = [figure.save(beside, form) for figure in drawn for form in figures]
+        saved = [figure.save(beside, form) for figure in track(drawn, "writing figures") for form in figures]
         path = write_inside(folder, "report.html", render_page(sections.make_title(views), sections.make_lead(views), parts))
     except OSError as error:
         raise UserError(f"Cannot write the report to {folder}: {error.strerror or error}.") from error

@@ -8,15 +8,16 @@ from typing import Any
 from coterie._util.errors import UserError
 from coterie._util.formatting import format_count
 from coterie._util.json_io import read_json_object
-from coterie.analysis.caveats import list_incomplete, list_unknowns
+from coterie.analysis.caveats import list_caveats
 from coterie.analysis.comparison import Comparison
 from coterie.report.charts.accuracy import draw_accuracy, draw_costs, draw_ranks, draw_time_curves
-from coterie.report.charts.clients import draw_before_and_after, draw_client_map, draw_decomposition, draw_gains
+from coterie.report.charts.clients import draw_client_gains, draw_client_map, draw_decomposition, draw_stages
 from coterie.report.charts.groups import draw_co_membership, draw_groups, draw_weights
 from coterie.report.client_tables import UNSEEN_HEADING
 from coterie.report.federation_view import FederationView
+from coterie.report.overview_section import render_first_screen, render_method_table
 from coterie.report.page import Block, Html, ReportTable, Section, render_definitions, render_paragraph
-from coterie.report.verdict_text import Card, write_advice, write_cards, write_headline
+from coterie.report.wording import list_next_steps
 
 
 def build_settings_blocks(view: FederationView, comparison: Comparison) -> tuple[list[Block], list[str]]:
@@ -24,6 +25,7 @@ def build_settings_blocks(view: FederationView, comparison: Comparison) -> tuple
     settings, records = view.findings.records.settings, view.findings.records
     plan, local = settings.plan, settings.plan.local
     rows = [
+        ("page of", date.today().isoformat()),
         ("data", settings.data),
         ("draws of the data", _format_seeds(view.findings.repetitions.draws)),
         ("clients", f"{len(records.ids):,} with {_count_samples(view)}"),
@@ -77,9 +79,9 @@ def _format_seeds(seeds: tuple[int, ...]) -> str:
 
 
 TERMS = (
-    "A seed draws the initial model, the cohorts and the order of the data; a draw partitions the data among clients, or splits each "
-    "client's into training and test. Every method has the same draws and seeds. An interval with 95 % confidence contains the true value "
-    "in 95 of 100 such studies."
+    "A 95 % confidence interval contains the true difference in 95 of 100 such studies. Clearly worse off: a loss beyond the chance of "
+    "runs and of few test samples. A draw partitions or splits the data again, a seed draws the initial model and the order of training; "
+    "every method has the same draws and seeds."
 )
 METRIC_NOTES = {
     "r2": " R2 is 1 less the squared error over the variance of all clients' test targets: 1 is no error, 0 as good as always "
@@ -94,6 +96,10 @@ METRIC_NOTES = {
 }
 
 
+SHORT = {"methods": "Methods", "origin": "Origin of the gain", "who": "Clients", "grouping": "Groups", "counts": "Weights"}
+SHORT |= {"costs": "Cost", "settings": "Settings"}  # in the list of contents
+
+
 def make_title(views: Sequence[FederationView]) -> str:
     """The page's title."""
     grouped = any(finding.group_quality is not None for view in views for finding in view.methods.values())
@@ -101,14 +107,11 @@ def make_title(views: Sequence[FederationView]) -> str:
 
 
 def make_lead(views: Sequence[FederationView]) -> str:
-    """What was compared, on which data, and when the page was made."""
+    """What was compared, on which data."""
+    data = "; ".join(f"{view.findings.data} ({format_count(len(view.findings.records.ids), 'client')})" for view in views)
     methods = max(len(view.findings.roles.methods) for view in views)
-    data = "; ".join(
-        f"{view.findings.data}: {format_count(len(view.findings.records.ids), 'client')} with {_count_samples(view)}" for view in views
-    )
     times = " and ".join(dict.fromkeys(str(view.findings.repetitions) for view in views))
-    what = f"{format_count(methods, 'method')} compared with {views[0].baseline.name}"
-    return f"{data}. {what} over {times}, each for all methods alike. Page of {date.today().isoformat()}."
+    return f"{data}: {format_count(methods, 'method')} against {views[0].baseline.name}, {times}."
 
 
 def build_sections(
@@ -126,27 +129,28 @@ def build_sections(
 
 def _verdict_section(comparison: Comparison, views: Sequence[FederationView], faults: Sequence[str]) -> Section:
     blocks: list[Block] = [_render_faults(faults)] if faults else []
-    points = [f"A point is {view.metric.point_text}.{METRIC_NOTES.get(view.metric.name, '')}" for view in views]
-    terms = " ".join([*dict.fromkeys(points), TERMS])
-    verdicts = comparison.verdicts()
     for view in views:
         if len(views) > 1:
             blocks.append(Html(f"<h3>{escape(view.findings.data)}</h3>"))
-        blocks.append(render_paragraph(write_headline(view), "answer"))
-        blocks += [
-            render_paragraph(sentence) for sentence in (*list_incomplete(view.findings), *comparison.describe_edge_rates(view.findings))
-        ]
-        advice = "".join(f"<li>{escape(sentence)}</li>" for sentence in write_advice(view))
-        blocks.append(Html(f'<div class="advice"><h3>Recommendation</h3><ul>{advice}</ul></div>'))
-        blocks.append(Html(f'<div class="cards">{"".join(map(_render_card, write_cards(view)))}</div>'))
-        blocks += [render_paragraph(sentence, "note") for sentence in (*list_unknowns(view.findings), _describe_limits(view))]
+        blocks += render_first_screen(view, view.overview)
     shared = "FedAvg is one model shared by all clients. " if views[0].baseline.name == "FedAvg" else ""
-    blocks.append(render_paragraph(f"{shared}{terms}", "note"))
+    points = [f"A point is {view.metric.point_text}.{METRIC_NOTES.get(view.metric.name, '')}" for view in views]
+    compared = f"Gains are differences in {' or '.join(dict.fromkeys(view.overview.measure for view in views))}."
+    blocks.append(render_paragraph(" ".join([f"{shared}{' '.join(dict.fromkeys(points))}", compared, TERMS]), "note"))
     if comparison.ranking is not None:
         blocks.append(draw_ranks(comparison.ranking))
-    full = "".join(f"<li>{escape(sentence)}</li>" for view in views for sentence in verdicts[view.findings.data])
-    blocks.append(Html(f"<details><summary>The same with tests and intervals</summary><ul>{full}</ul></details>"))
     return Section("Verdict", blocks, "verdict", "Verdict")
+
+
+def _list_cautions(comparison: Comparison, view: FederationView) -> list[str]:
+    """Where a number needs a caution, each once."""
+    rows = [f"{row.label}: {row.caution}" for row in view.overview.methods if row.caution]
+    return [*list_caveats(view.findings), *rows, *comparison.describe_edge_rates(view.findings), _describe_limits(view)]
+
+
+def _render_list(title: str, sentences: Sequence[str]) -> list[Block]:
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    return [Html(f'<div class="remarks"><h3>{title}</h3><ul>{items}</ul></div>')] if sentences else []
 
 
 def _evidence_sections(
@@ -155,26 +159,39 @@ def _evidence_sections(
     def shown(*names: str) -> list[Block]:
         return [tables[view.id(name)].html() for name in names if view.id(name) in tables]
 
+    def folded(*names: str) -> list[Block]:
+        inside = "".join(block.text for block in shown(*names) if isinstance(block, Html))
+        return [Html(f"<details><summary>The numbers</summary>{inside}</details>")] if inside else []
+
     settings, faults = build_settings_blocks(view, comparison)
     parts: list[tuple[str, str, Iterable[Block]]] = [
         (
+            "methods",
+            "The methods",
+            [
+                render_method_table(view, view.overview, tables[view.id("overview")]),
+                *_render_list("Cautions", _list_cautions(comparison, view)),
+                *_render_list("Next steps", list_next_steps(view, view.overview)),
+            ],
+        ),
+        ("origin", "Where the gain comes from", [*draw_decomposition(view), *folded("decomposition")]),
+        ("who", "Who gains and who loses", [*draw_client_gains(view), *draw_stages(view), *folded("fairness", "by-name", "spread")]),
+        ("unseen", UNSEEN_HEADING, shown("unseen")),
+        (
             "accuracy",
             view.metric.title,
-            [*shown("sources", "two-classes"), *draw_accuracy(view), *draw_time_curves(view), *shown("scores")],
+            [*draw_accuracy(view), *draw_time_curves(view), *shown("two-classes"), *folded("scores", "sources")],
         ),
-        ("origin", "Where the gain comes from", [*draw_decomposition(view), *shown("decomposition")]),
-        ("who", "Gains and losses by client", [*draw_gains(view), *draw_before_and_after(view), *shown("by-name", "fairness", "spread")]),
-        ("unseen", UNSEEN_HEADING, shown("unseen")),
-        ("grouping", "The groups", [*draw_groups(view), *draw_co_membership(view), *draw_client_map(view), *shown("grouping")]),
+        ("grouping", "The groups", [*draw_groups(view), *draw_co_membership(view), *draw_client_map(view), *folded("grouping")]),
         ("counts", "Weights of clients", draw_weights(view)),
-        ("costs", "What it costs", [draw_costs(view), *shown("cost")]),
+        ("costs", "What it costs", [draw_costs(view), *folded("cost")]),
         ("settings", "Settings and versions", settings),
     ]
     made = []
     for name, heading, blocks in parts:
         content = list(blocks)
         if content:
-            short = heading if not several else view.findings.data if name == "accuracy" else ""
+            short = SHORT.get(name, heading) if not several else view.findings.data if name == "methods" else ""
             made.append(Section(f"{view.findings.data}: {heading.lower()}" if several else heading, content, view.id(name), short))
     return made, faults
 
@@ -188,13 +205,6 @@ def _describe_limits(view: FederationView) -> str:
 def _count_samples(view: FederationView) -> str:
     records = view.findings.records
     return f"{int(records.train.sum()):,} training and {int(records.test.sum()):,} test samples"
-
-
-def _render_card(card: Card) -> str:
-    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in card.sentences)
-    return (
-        f'<article class="card {card.outcome}"><h3>{escape(card.name)}</h3><p class="tag">{escape(card.tag)}</p><ul>{items}</ul></article>'
-    )
 
 
 def _render_faults(faults: Sequence[str]) -> Html:

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.analysis.findings import Findings
-from coterie.analysis.roles import MethodRole, build_known, strip_rate, strip_rate_label
+from coterie.analysis.roles import SIMPLER_NAMES, MethodRole, name_methods
 from coterie.core.arrays import Array, Doubles
-from coterie.core.method import Method
-from coterie.methods.fine_tuned import FineTuned
-from coterie.methods.server_optimised import ServerOptimised
+from coterie.methods.controls import Assign
 
 if TYPE_CHECKING:
     import altair as alt
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
 
 STEPS = np.linspace(0, 255, 18).round()  # of each of red, green and blue: 5,832 colours to choose from
 LIGHTNESS = (0.40, 0.86)  # visible on white and on near-black
+MAX_CHROMA = 0.2  # no glaring colours
 GROUNDS = ("#FFFFFF", "#111111")  # what colours are drawn on
 
 
@@ -29,7 +28,7 @@ def pick_distinct_colours(count: int, first: tuple[str, ...], taken: tuple[str, 
     chosen = list(first[:count])
     grid = np.stack(np.meshgrid(STEPS, STEPS, STEPS, indexing="ij"), axis=-1).reshape(-1, 3)
     lab = to_oklab(grid)
-    usable = (lab[:, 0] >= LIGHTNESS[0]) & (lab[:, 0] <= LIGHTNESS[1])
+    usable = (lab[:, 0] >= LIGHTNESS[0]) & (lab[:, 0] <= LIGHTNESS[1]) & (np.hypot(lab[:, 1], lab[:, 2]) <= MAX_CHROMA)
     grid, lab = grid[usable], lab[usable]
     nearest = np.full(len(lab), np.inf)
     for colour in (*GROUNDS, *taken, *chosen):
@@ -80,23 +79,34 @@ OKABE_ITO = {
 METHODS = tuple(OKABE_ITO[name] for name in ("blue", "vermillion", "green", "purple", "orange", "sky"))
 GROUPS = tuple(OKABE_ITO[name] for name in ("blue", "orange", "green", "purple", "vermillion", "sky", "yellow", "black"))
 GREY, BROWN, OLIVE, SLATE = "#7F7F7F", "#8B5A2B", "#8A8D00", "#4A5A8C"  # seen on white and on near-black alike
+LIGHT_GREY = "#B0B0B0"  # seen on both, too, and on bars of any colour
 UNASSIGNED = "#D0D0D0"  # a client that is in no group
 RAMP = ("#F4F8FB", "#56B4E9", "#0072B2", "#00253A")  # from nothing to all, lightness falling throughout
-LOCAL_NAME = "Training alone"
+LOCAL_NAME = SIMPLER_NAMES["local"]
 SOLID, DASHED, DOTTED, LONG, DOT_DASHED = [1, 0], [6, 4], [2, 3], [12, 4], [6, 3, 2, 3]
-BASELINES: dict[MethodRole, tuple[str, str, list[int]]] = {
-    "uniform": ("FedAvg, equal weights", BROWN, DASHED),
-    "local": (LOCAL_NAME, OLIVE, DOTTED),
-    "finetuned": ("FedAvg, fine-tuned", SLATE, LONG),
-}
-MUTED = (GREY, *(colour for _, colour, _ in BASELINES.values()))
-CONTROLS = {
-    "random": ("random groups", DASHED),
-    "matched": ("random groups of similar sizes", DOT_DASHED),
-    "oracle": ("true groups", DOTTED),
-    "one": ("one group", LONG),
-    "round_robin": ("round-robin groups", LONG),
-}
+SIMPLER_LINES: dict[MethodRole, tuple[str, list[int]]] = {"uniform": (BROWN, DASHED), "local": (OLIVE, DOTTED), "finetuned": (SLATE, LONG)}
+MUTED = (GREY, *(colour for colour, _ in SIMPLER_LINES.values()))
+CONTROL_DASHES: dict[Assign, list[int]] = {"random": DASHED, "matched": DOT_DASHED, "oracle": DOTTED, "one": LONG, "round_robin": LONG}
+
+
+METHOD_ORDER = ("FedSim", "FedEx", "SimProx", "FedGroup", "FeSEM", "IFCA", "CFL", "FLHC", "FedProx", "FedGrouProx", "SCAFFOLD", "MOON")
+SIMPLER_COLOURS = {"FedAvg": GREY} | {SIMPLER_NAMES[role]: colour for role, (colour, _) in SIMPLER_LINES.items()}
+
+
+def pick_method_colours(names: Sequence[str]) -> dict[str, str]:
+    """By name: one colour a method on every page. The best known have fixed ones, others the next that are most distinct.
+
+    Args:
+        names: As pages show them, each once: "FeSEM", "FedSim(clusters=4)", "Training alone". Of several variants of a method, the
+            first has its colour.
+    """
+    known = [name.partition("(")[0].partition(",")[0] for name in names]
+    places = {name: METHOD_ORDER.index(plain) for name, plain in zip(names, known, strict=True) if plain in METHOD_ORDER}
+    places = {name: place for name, place in places.items() if list(places.values()).index(place) == list(places).index(name)}
+    others = [name for name in names if name not in places and name not in SIMPLER_COLOURS]
+    palette = pick_distinct_colours(len(METHOD_ORDER) + len(others), METHODS, MUTED)
+    places |= {name: len(METHOD_ORDER) + i for i, name in enumerate(others)}
+    return {name: SIMPLER_COLOURS[name] if name in SIMPLER_COLOURS else palette[places[name]] for name in names}
 
 
 @dataclass(frozen=True)
@@ -109,25 +119,17 @@ class LineStyle:
 
 
 def assign_styles(findings: Findings) -> dict[str, LineStyle]:
-    """By label. Methods under test are coloured in their order; names are short where that is not ambiguous."""
-    roles = findings.roles
-    styles: dict[str, LineStyle] = {}
-    tested = [label for label, role in roles.of.items() if role in ("method", "baseline")]
-    names = dict(zip(tested, _unique_names(tested), strict=True))
-    styles[roles.baseline] = LineStyle(names[roles.baseline], GREY, SOLID)
-    more = [label for role in BASELINES for label in roles.of if roles.of[label] == role and roles.first(role) != label]
-    colours = dict(zip([*roles.methods, *more], pick_distinct_colours(len(roles.methods) + len(more), METHODS, MUTED), strict=True))
-    for label in roles.methods:
-        colour = colours[label]
-        styles[label] = LineStyle(names[label], colour, SOLID)
-        for how, control in roles.controls.get(label, {}).items():
-            kind, dash = CONTROLS[how]
-            styles[control] = LineStyle(f"{names[label]}, {kind}", colour, dash)
+    """By label; a control has its method's colour and another dash."""
+    roles, names = findings.roles, name_methods(findings.roles)
+    colours = pick_method_colours([names[label] for label, role in roles.of.items() if role != "control" and label != roles.baseline])
+    lines: dict[str, tuple[str, list[int]]] = {roles.baseline: (GREY, SOLID)}
     for label, role in roles.of.items():
-        if role in BASELINES:
-            name, colour, dash = BASELINES[role]
-            styles[label] = LineStyle(strip_rate_label(label), colours[label], dash) if label in colours else LineStyle(name, colour, dash)
-    return {label: styles[label] for label in roles.of}
+        if role in SIMPLER_LINES:
+            lines[label] = colours[names[label]], SIMPLER_LINES[role][1]
+        elif role == "method":
+            lines[label] = colours[names[label]], SOLID
+            lines |= {control: (colours[names[label]], CONTROL_DASHES[how]) for how, control in roles.controls.get(label, {}).items()}
+    return {label: LineStyle(names[label], *lines[label]) for label in roles.of}
 
 
 def pick_group_colours(numbers: int) -> tuple[str, ...]:
@@ -159,20 +161,3 @@ def make_opacity(shown: "alt.Parameter", on: float = 1.0, off: float = 0.04) -> 
     import altair as alt
 
     return alt.when(shown).then(alt.value(on)).otherwise(alt.value(off))
-
-
-def _unique_names(labels: Sequence[str]) -> list[str]:
-    """The methods' plain names; those that share one are called by their full specs."""
-    names = [_plain_name(build_known(label), label) for label in labels]
-    return [name if names.count(name) == 1 else strip_rate_label(label) for name, label in zip(names, labels, strict=True)]
-
-
-def _plain_name(method: Method[Any] | None, label: str) -> str:
-    if method is None:
-        return label
-    method = strip_rate(method)
-    if isinstance(method, FineTuned):
-        return f"{_plain_name(method.method, label)}, fine-tuned"
-    if isinstance(method, ServerOptimised):
-        return f"{_plain_name(method.method, label)}, server-side optimiser"
-    return type(method).__name__

@@ -1,74 +1,26 @@
-"""The report's phrases: repetitions, sources of error, a sentence on each method, gains and groups of clients."""
+"""The report's phrases: a sentence on each method, gains and groups of clients, and the next steps."""
 
 import inspect
 from collections import Counter
 from collections.abc import Sequence
-from math import isnan
+from math import ceil
 from typing import Any
 
 import numpy as np
 
-from coterie._util.formatting import format_count
-from coterie.analysis import verdict
-from coterie.analysis.draws import Gap
+from coterie.analysis.caveats import suggest_more_runs
 from coterie.analysis.findings import Finding
+from coterie.analysis.overview import Overview, format_signed
 from coterie.analysis.roles import build_known, strip_rate
-from coterie.analysis.verdict import format_points
+from coterie.analysis.verdict_rules import UNDECIDED
 from coterie.core.method import Method
-from coterie.data.content import Redrawn
 from coterie.methods.fine_tuned import FineTuned
 from coterie.report.federation_view import FederationView
-from coterie.report.style import LOCAL_NAME
-from coterie.statistics import Interval
-
-OTHER_DRAWS: dict[Redrawn, str] = {
-    "everything": "other data of this kind",
-    "partition": "another partition of the data",
-    "split": "another split into training and test data",
-}
-
-
-def format_signed(value: float) -> str:
-    """Points with a sign that is as wide as a plus."""
-    return verdict.format_signed(value).replace("-", "−")
-
-
-def format_interval(low: float, high: float) -> str:
-    """An interval, with such signs."""
-    return verdict.format_interval(low, high).replace("-", "−")
 
 
 def name_some(names: Sequence[str], most: int = 5) -> str:
     """The first of these names, and how many there are more."""
     return f"{', '.join(names[:most])}{f' and {len(names) - most} more' if len(names) > most else ''}"
-
-
-def join_names(names: list[str]) -> str:
-    """Methods in a sentence."""
-    return " and ".join("training alone" if name == LOCAL_NAME else name for name in names)
-
-
-def describe_repetitions(view: FederationView) -> str:
-    """How often everything was run."""
-    repetitions = view.findings.repetitions
-    if not repetitions.several_draws:
-        return format_count(repetitions.runs, "run")
-    most = int(repetitions.compared.sum(axis=1).max())
-    return f"{len(repetitions.draws)} splits" + (f", {most} runs each" if most > 1 else "")
-
-
-def describe_sources(view: FederationView, gap: Gap) -> str:
-    """Each source of error in plain words, with its interval."""
-    repetitions, sources = view.findings.repetitions, []
-    if repetitions.several_draws and isinstance(gap.sources.draws, Interval):
-        sources.append(f"{OTHER_DRAWS[repetitions.redrawn]} ({format_interval(gap.sources.draws.low, gap.sources.draws.high)})")
-    elif not repetitions.several_draws:
-        sources.append(f"further runs on this one split of the data ({format_interval(gap.units.low, gap.units.high)})")
-    own = gap.sources.clients
-    if isinstance(own, Interval):
-        others = "other samples of these clients" if "samples of" in own.over else "other clients like these"
-        sources.append(f"{others} ({format_interval(own.low, own.high)}{', at the widest' if own.bound else ''})")
-    return " and ".join(sources)
 
 
 METHOD_SENTENCES = {
@@ -102,22 +54,6 @@ def _describe_built(method: Method[Any]) -> str:
     return METHOD_SENTENCES.get(type(method).__name__) or (inspect.getdoc(type(method)) or "").partition("\n\n")[0].replace("\n", " ")
 
 
-def describe_binary_scores(view: FederationView, finding: Finding) -> list[str]:
-    """Sensitivity, false positive rate and AUC beside the baseline's; nothing for other tasks."""
-    scores = view.two_classes
-    if finding.label not in scores:
-        return []
-    own, base = scores[finding.label], scores[view.findings.roles.baseline]
-    if isnan(own.sensitivity.mean + own.specificity.mean):  # no client has one of the classes, or no run reached the end
-        return []
-    _, positive = view.findings.records.evidence.class_names
-    name = view.baseline.name
-    found = f"Sensitivity for class {positive!r} is {100 * own.sensitivity.mean:.0f} % ({name} {100 * base.sensitivity.mean:.0f} %)"
-    alarms = f"the false positive rate {100 - 100 * own.specificity.mean:.0f} % ({100 - 100 * base.specificity.mean:.0f} %)"
-    area = f"; AUC {100 * own.auroc.mean:.1f} against {100 * base.auroc.mean:.1f}" if not isnan(own.auroc.mean) else ""
-    return [f"{found}, {alarms}{area}."]
-
-
 MAX_NAMED = 12  # clients up to which each is named
 
 
@@ -126,34 +62,7 @@ def can_name_clients(view: FederationView) -> bool:
     return view.findings.repetitions.same_clients and len(view.findings.records.ids) <= MAX_NAMED
 
 
-def describe_gains(view: FederationView, finding: Finding) -> list[str]:
-    """Every client, where they are few; else how many score lower; and whether that is significant."""
-    own, base = finding.fairness, view.baseline.name
-    gains = own.gain[np.isfinite(own.gain)]
-    lower = int((gains < -1e-12).sum())
-    if not len(gains):
-        return []
-    if not view.findings.repetitions.same_clients:
-        splits = len(view.findings.repetitions.draws)
-        share = f"{100 * own.worse:.0f} % of clients score lower than with {base}, on average over {splits} splits."
-        return [share, *_describe_clear_losers(view, finding)]
-    sentences = [_describe_each_client(view, finding)] if can_name_clients(view) else []
-    if not lower:
-        return [*sentences, f"No client scores lower than with {base}."]
-    if not sentences:
-        most = f", by {format_points(gains.min())} points{'' if lower == 1 else ' at most'}"
-        sentences = [f"{lower:,} of {len(gains):,} clients {'scores' if lower == 1 else 'score'} lower than with {base}{most}."]
-    return sentences + _describe_clear_losers(view, finding)
-
-
-def _describe_each_client(view: FederationView, finding: Finding) -> str:
-    records, gain = view.findings.records, finding.fairness.gain
-    order = [i for i in np.argsort(-gain, kind="stable") if np.isfinite(gain[i])]
-    named = [f"{records.ids[i]} {format_signed(gain[i])} ({int(records.test[i]):,})" for i in order]
-    return f"By client, in points (test samples): {', '.join(named)}."
-
-
-def _describe_clear_losers(view: FederationView, finding: Finding) -> list[str]:
+def describe_clear_losers(view: FederationView, finding: Finding) -> list[str]:
     """The clients that lose beyond the chance of few test samples and few runs."""
     own, losers, records = finding.fairness, finding.fairness.losers, view.findings.records
     if losers is None or not own.tested:
@@ -186,3 +95,31 @@ def describe_groups(view: FederationView, finding: Finding) -> list[str]:
     ids = view.findings.records.ids
     members = "; ".join(", ".join(ids[i] for i in sorted(group)) for group in sorted(groups, key=min))
     return [f"Its groups are {members} (in {count} of {len(runs)} runs)."]
+
+
+def list_next_steps(view: FederationView, overview: Overview) -> list[str]:
+    """What to run next: the model to export, more splits of the data, or more test data."""
+    findings, steps = view.findings, []
+    if overview.recommended is not None and findings.roles.of[overview.recommended] != "local":
+        steps.append(f"Export its models: coterie export DIR --method '{overview.recommended}'.")
+    if not findings.repetitions.several_draws:
+        steps.append("Repeat the study over other splits of the data, of which it has one: coterie resume DIR --draws 10.")
+    else:
+        steps += suggest_more_runs(findings)
+    undecided = [label for label in findings.roles.methods if findings.methods[label].outcome in UNDECIDED]
+    enough = [count for label in undecided if (count := _estimate_samples(view, label)) is not None]
+    if enough:
+        samples = f"about {min(enough):,} test samples, not {int(findings.records.test.sum()):,}"
+        steps.append(f"Collect more test data: {samples}, would settle the smallest of the open differences.")
+    return steps
+
+
+def _estimate_samples(view: FederationView, label: str) -> int | None:
+    """Test samples with which a difference of this size would exclude 0, where these are what leaves it open."""
+    gap = view.findings.methods[label].gap
+    widest = gap.sources.widest
+    if widest is None or widest[0] != "test clients" or not gap.mean or not widest[1].low <= 0 <= widest[1].high:
+        return None
+    times = (widest[1].width / 2 / abs(gap.mean)) ** 2  # an error falls with the root of the samples
+    exact = times * float(view.findings.records.test.sum())
+    return ceil(exact / 100) * 100 if exact < 1e6 else None

@@ -24,22 +24,16 @@ from coterie.statistics import (
     judge,
 )
 
-ControlOutcome = Literal[
-    "shown", "the opposite is shown", "inconclusive", "not run"
-]  # controls are no claims of a paper: nothing replicates
+ControlOutcome = Literal["significant", "opposite significant", "inconclusive", "not run"]  # of no claim of a paper: nothing replicates
 CONTROL_OUTCOMES: dict[Judgement, ControlOutcome] = {
-    "replicates": "shown",
-    "holds in our variant": "shown",
-    "contradicted": "the opposite is shown",
+    "replicates": "significant",
+    "holds in our variant": "significant",
+    "contradicted": "opposite significant",
     "inconclusive": "inconclusive",
     "not run": "not run",
 }
-OUTCOME_WORDS: dict[Judgement, tuple[str, str]] = {  # of one, of several
-    "replicates": ("replicates", "replicate"),
-    "holds in our variant": ("holds in our variant", "hold in our variant"),
-    "contradicted": ("contradicted", "contradicted"),
-    "inconclusive": ("inconclusive", "inconclusive"),
-}
+OPPOSITE = "opposite in our variant"  # in place of 'contradicted' where it is not the paper's own row
+OUTCOME_WORDS = {"replicates": "replicate", "holds in our variant": "hold in our variant"}  # of several
 
 
 @dataclass(frozen=True)
@@ -57,6 +51,11 @@ class ClaimResult:
     variant: str = ""  # why this is not the paper's own row
     unknown: tuple[str, ...] = ()  # what these runs do not show
     why_not: str = ""  # why it was not run
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in words."""
+        return OPPOSITE if self.outcome == "contradicted" and self.variant else self.outcome
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; what is not defined is null."""
@@ -91,14 +90,16 @@ class StudyVerdict:
     @property
     def sentence(self) -> str:
         """The counts in words, and why some were not run."""
-        parts = [f"{n} {OUTCOME_WORDS[name][n > 1]}" for name, n in self.counts.items() if n and name in OUTCOME_WORDS]
+        found = Counter(result.verdict for result in self.claims)
+        known = [word for name in self.counts if name != "not run" for word in (name, *([OPPOSITE] if name == "contradicted" else []))]
+        parts = [f"{n} {OUTCOME_WORDS.get(word, word) if n > 1 else word}" for word in known if (n := found[word])]
         missing = [result for result in self.claims if result.outcome == "not run"]
         why = "; ".join(dict.fromkeys(result.why_not for result in missing))
         left = [f"{len(missing)} not run ({why})"] if missing else []
         return "; ".join([*([", ".join(parts)] if parts else []), *left])
 
 
-NOT_DECLARED = "nothing in the study file says that it is the paper's own row"
+NOT_DECLARED = "not declared as the paper's own row"
 
 
 def explain_variant(study: Reproduction, claim: Claim, runs: Sequence[PartRun], repetitions: int) -> str:

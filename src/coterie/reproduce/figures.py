@@ -4,21 +4,32 @@ from collections.abc import Collection, Iterator, Sequence
 from io import StringIO
 from math import isfinite
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from coterie._util.files import write_inside
+from coterie.analysis.class_scores import F1_SCORES
+from coterie.analysis.metrics import SCORES
 from coterie.core.arrays import Doubles
-from coterie.report.style import OKABE_ITO, pick_distinct_colours
+from coterie.report.style import BROWN, GREY, METHOD_ORDER, METHODS, OKABE_ITO, OLIVE, SLATE, pick_distinct_colours
+from coterie.reproduce.claims import ClaimResult
 from coterie.reproduce.rejudge import ReproductionResult
 from coterie.reproduce.result_files import select_rounds, select_rows
 from coterie.reproduce.study_files import load_study_code
 from coterie.reproduce.values import PartValues
 from coterie.statistics import compute_t_bands
 
-FIRST_COLOURS = tuple(OKABE_ITO[name] for name in ("blue", "orange", "green", "vermillion", "purple", "sky", "black"))
+METHOD_COLOURS = {
+    **{name.lower(): colour for name, colour in zip(METHOD_ORDER, METHODS, strict=False)},
+    "fedavg": GREY,
+    "fedavg(weighting=uniform)": BROWN,
+    "local": OLIVE,
+    "finetune": SLATE,
+}
+OTHER_COLOURS = tuple(OKABE_ITO[name] for name in ("black", "yellow"))
 SOURCE_DASHES = {"ours": [1, 0], "the paper's": [6, 4]}  # dashes
 
 
@@ -44,9 +55,28 @@ def draw_curves(alt: Any, outcome: ReproductionResult) -> Any:
     return arrange_panels(alt, band + line, data)
 
 
+def pick_line_colours(lines: Sequence[str]) -> list[str]:
+    """A method's own colour for its first line, others as far from these as possible."""
+    first: dict[str, str] = {}
+    for line in lines:
+        name = get_method(line)
+        if name in METHOD_COLOURS and METHOD_COLOURS[name] not in first.values():
+            first[line] = METHOD_COLOURS[name]
+    others = iter(pick_distinct_colours(len(lines) - len(first), OTHER_COLOURS, tuple(METHOD_COLOURS.values())))
+    return [first.get(line) or next(others) for line in lines]
+
+
+def get_method(row: str) -> str:
+    """Whose colour a row has: the name of its method, of FedAvg with its way of weighting, or 'finetune'."""
+    spec = row.partition(" | ")[0]
+    if "+finetune" in spec:
+        return "finetune"
+    return spec if spec in METHOD_COLOURS else spec.partition("(")[0].partition("+")[0]
+
+
 def colour_by_line(alt: Any, lines: Sequence[str], drawn: Collection[str]) -> Any:
     """A colour for each line, in all figures of a study the same, and a legend of those that are drawn."""
-    scale = alt.Scale(domain=list(lines), range=list(pick_distinct_colours(len(lines), FIRST_COLOURS)))
+    scale = alt.Scale(domain=list(lines), range=pick_line_colours(lines))
     named = [line for line in lines if line in drawn]
     legend = alt.Legend(values=named, labelLimit=300, symbolOpacity=1, symbolStrokeWidth=3)
     return alt.Color("line:N", scale=scale, title=None, legend=legend)
@@ -148,7 +178,8 @@ def draw_figures(outcome: ReproductionResult, folder: Path) -> list[str]:
         import vl_convert  # noqa: F401  (altair saves SVG with it)
     except ImportError:
         return []
-    charts = {study.name: _draw_claims(altair, outcome)}
+    charts = {study.name: draw_claims(altair, outcome, outcome.result.claims)}
+    charts |= {f"{study.name}-controls": draw_claims(altair, outcome, outcome.result.controls)}
     charts |= {f"{study.name}-curves": draw_curves(altair, outcome), f"{study.name}-apart": draw_differences(altair, outcome)}
     if any(values.weights for values in outcome.values.values()):
         charts |= {f"{study.name}-weights": load_study_code("simprox_figures").draw_weights(altair, outcome)}
@@ -161,21 +192,73 @@ def draw_figures(outcome: ReproductionResult, folder: Path) -> list[str]:
     return written
 
 
-def _draw_claims(alt: Any, outcome: ReproductionResult) -> Any:
-    """Each difference with its interval, and the paper's number, where there is a paper, as a diamond."""
-    rows = [
-        {"claim": j.claim.says, "ours": j.ours, "low": j.low, "high": j.high, "theirs": j.claim.paper}
-        for j in outcome.result.results
-        if j.claim.kind == "difference" and isfinite(j.low) and j.claim.score != "server_ms"
+LABEL_WIDTH, LABEL_LINES = 84, 2  # characters of a line, and lines at most
+UNITS = {
+    "points": "difference (points)",
+    "rounds": "% of rounds",
+    "final": "% accuracy after the last round",
+    "mean": "% accuracy, mean over rounds",
+    "max": "highest % accuracy of any round",
+    "median": "median % accuracy over rounds",
+    "overlap": "points of label overlap",
+    "gathered": "% in one cluster",
+    "flatness": "largest over smallest weight",
+    "by_samples": "slope of weights on samples",
+    "round_ratio": "time of a round over FedAvg's",
+    "r2": "R²",
+    "ari": "ARI",
+    "difference of literal": "difference of PNI as printed",
+    "difference of normalised": "difference of PNI, normalised",
+}
+LIKELIHOODS = "difference (hundredths of a nat)"  # of texts, in place of points
+
+
+def has_texts(outcome: ReproductionResult) -> bool:
+    """Whether scores are log-likelihoods of texts, since no part trains anything else."""
+    models = [run.settings.model for run in outcome.runs if run.part.measure == "training" and run.settings is not None]
+    return bool(models) and all(model.partition("(")[0] == "lm" for model in models)
+
+
+def draw_claims(alt: Any, outcome: ReproductionResult, results: Sequence[ClaimResult]) -> Any:
+    """A row for each claim, in a panel for each unit: ours with its interval, hollow in a variant, and the paper's number or bound."""
+    rows = [_make_claim_row(one) for one in results if isfinite(one.ours) and one.claim.score != "server_ms"]
+    units = list(dict.fromkeys(row["unit"] for row in rows))
+    titles = UNITS | {"points": LIKELIHOODS} if has_texts(outcome) else UNITS
+    panels = [
+        _draw_claim_panel(alt, pd.DataFrame([row for row in rows if row["unit"] == unit]), titles.get(unit, unit.replace("_", " ")))
+        for unit in units
     ]
-    if not rows:
+    if not panels:
         return None
-    base = alt.Chart(pd.DataFrame(rows)).encode(y=alt.Y("claim:N", sort=None, title=None, axis=alt.Axis(labelLimit=900)))
+    paper = ", ◆ the paper's number (triangle: its bound)" if outcome.study.has_paper else ""
+    key = f"● ours with 95 % interval (hollow: variant of the paper's row){paper}" if paper else "○ ours with 95 % interval"
+    title = alt.TitleParams(key, fontSize=11, fontWeight="normal", anchor="start", offset=8)
+    return alt.vconcat(*panels, title=title, background="white")
+
+
+def _make_claim_row(one: ClaimResult) -> dict[str, Any]:
+    claim = one.claim
+    unit = "rounds" if claim.kind == "rounds" else claim.score
+    if claim.kind in ("difference", "trend") and (SCORES[claim.score].percent if claim.score in SCORES else claim.score in F1_SCORES):
+        unit = "points"
+    elif claim.kind in ("difference", "trend"):
+        unit = f"difference of {claim.score}"
+    shape = {"at_least": "triangle-right", "rounds": "triangle-right", "at_most": "triangle-left"}.get(claim.kind, "diamond")
+    label = "\n".join(wrap(claim.label, LABEL_WIDTH, max_lines=LABEL_LINES, placeholder=" …"))
+    colour = METHOD_COLOURS.get(get_method(claim.one), OKABE_ITO["black"])
+    ours = {"ours": one.ours, "low": one.low, "high": one.high, "inside": "white" if one.variant else colour}
+    return {"claim": label, "unit": unit, "theirs": claim.paper, "shape": shape, "colour": colour, **ours}
+
+
+def _draw_claim_panel(alt: Any, data: pd.DataFrame, title: str) -> Any:
+    labels = alt.Axis(labelLimit=600, labelExpr="split(datum.label, '\\n')", labelFontSize=10)
+    base = alt.Chart(data).encode(y=alt.Y("claim:N", sort=None, title=None, axis=labels))
     zero = alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(color="#999999").encode(x="x:Q")
-    title = "difference: ● ours with 95 % interval" + (", ◆ the paper" if outcome.study.has_paper else "")
-    ours, theirs = OKABE_ITO["blue"], OKABE_ITO["vermillion"]
-    ends = alt.Scale(nice=False, padding=8)
-    span = base.mark_rule(strokeWidth=2, color=ours).encode(x=alt.X("low:Q", title=title, scale=ends), x2="high:Q")
-    mean = base.mark_point(filled=True, size=60, color=ours, opacity=1).encode(x="ours:Q")
-    paper = base.mark_point(filled=True, shape="diamond", size=70, color=theirs, opacity=1).encode(x="theirs:Q")
-    return (zero + span + mean + paper).properties(width=420, background="white")
+    x = alt.X("low:Q", title=title, scale=alt.Scale(nice=False, padding=8, zero=False))
+    span = base.mark_rule(strokeWidth=2).encode(x=x, x2="high:Q", color=alt.Color("colour:N", scale=None))
+    mean = base.mark_circle(size=60, opacity=1, strokeWidth=2).encode(
+        x="ours:Q", stroke=alt.Stroke("colour:N", scale=None), fill=alt.Fill("inside:N", scale=None)
+    )
+    paper = base.mark_point(filled=True, size=70, color="#555555", opacity=1).encode(x="theirs:Q", shape=alt.Shape("shape:N", scale=None))
+    layers = [zero] if title.startswith("difference") else []
+    return alt.layer(*layers, span, mean, paper).properties(width=420, height=alt.Step(30))

@@ -1,82 +1,66 @@
 """A reproduction as files to keep: a page in Markdown, the scores of every seed as CSV, what else it was judged from as JSON, figures."""
 
+import os
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from math import isfinite
 from pathlib import Path
+from string import ascii_lowercase
 
 import numpy as np
 import pandas as pd
 
 from coterie._util.errors import UserError
 from coterie._util.files import write_inside
-from coterie._util.formatting import escape_markdown, format_code_span, format_count, format_csv, format_markdown_table
+from coterie._util.formatting import Markup, escape_markdown, format_code_span, format_count, format_csv, format_markdown_table
 from coterie.core.plan import Plan
-from coterie.reproduce.claims import ClaimResult
-from coterie.reproduce.figures import draw_figures
+from coterie.reproduce.claims import NOT_DECLARED, ClaimResult
+from coterie.reproduce.figures import draw_figures, has_texts
 from coterie.reproduce.rejudge import ReproductionResult
 from coterie.reproduce.result_files import (
-    describe_provenance,
+    StudyRecord,
     format_curves,
     format_record,
     format_weights,
-    get_seeds_and_draws,
     has_central_claims,
     make_record,
     select_rows,
 )
 from coterie.reproduce.run import PartRun
-from coterie.reproduce.study_files import FIELDS, MIN_REPETITIONS, RULES, SHOWN_RULE, ClaimKind, Reproduction
+from coterie.reproduce.study_files import FIELDS, MIN_REPETITIONS, Reproduction
 from coterie.reproduce.values import NOTED_SCORES, PartValues
 
 
 @dataclass(frozen=True)
 class PageWords:
-    """Headings of tables and lists, and whose side of 0 a claim is about."""
+    """Headings that depend on whether there is a paper."""
 
     says: str
     numbers: tuple[str, ...]  # after a claim's text
-    scores: str  # behind a part's name, above the scores of its methods
-    not_own_row: str
+    scores: str  # of the means in brackets
     protocol: str
-    protocol_column: str
     deviations: str
-    holds: str
-    counted: str
-    whose: str  # side of 0, or number
-    as_there: str  # of what is shown as a paper shows it
-
-    def rule(self, kind: ClaimKind) -> str:
-        """When a claim of this kind is shown."""
-        return RULES[kind].format(whose=self.whose, as_there=self.as_there)
+    differs: str  # column of the parts' table
 
 
 PAPER_WORDS = PageWords(
-    says="the paper says",
-    numbers=("theirs", "ours (95 % interval)", "over", "p", "outcome"),
-    scores=": ours (theirs)",
-    not_own_row="Not the paper's own row:",
-    protocol="The paper's protocol, its words between quotation marks:",
-    protocol_column="the paper",
-    deviations="What differs from the paper:",
-    holds="A claim *replicates*, or *holds in our variant*, when:",
-    counted="The verdict counts the paper's claims; controls are corrected apart and explain, they do not count.",
-    whose="the paper's",
-    as_there=", as in the paper",
+    says="claim of the paper",
+    numbers=("paper", "ours (95 % CI)", "over", "p", "verdict"),
+    scores="; in brackets the paper's",
+    protocol="The paper's protocol",
+    deviations="Differences from the paper",
+    differs="differs from the paper",
 )
 OWN_WORDS = PageWords(
     says="claim",
-    numbers=("claimed", "found (95 % interval)", "over", "p", "outcome"),
+    numbers=("expected", "found (95 % CI)", "over", "p", "verdict"),
     scores="",
-    not_own_row="What makes it a variant:",
-    protocol="The protocol:",
-    protocol_column="this study",
-    deviations="What else is to be known of it:",
-    holds="A claim *holds in our variant* when:",
-    counted="The verdict counts the claims; controls are corrected apart and explain, they do not count.",
-    whose="the claimed",
-    as_there="",
+    protocol="Protocol",
+    deviations="Notes",
+    differs="variant",
 )
 
 
@@ -89,7 +73,7 @@ SHARE_SCORES = ("ari", "r2", "similarity", "silhouette", "normalised")  # of 1: 
 
 
 def make_claim_cells(result: ClaimResult) -> list[str]:
-    """What it says, theirs, ours with the widest interval that decides, what that is over, p, and the outcome."""
+    """The claim, the paper's number, ours with the widest interval that decides, what that is over, p, and the verdict."""
     claim, form = result.claim, _number_format(result)
     theirs = f"{claim.paper:{form}}" if claim.paper is not None else {1: "above 0", -1: "below 0", 0: "0"}[claim.direction]
     if claim.kind in ("at_least", "at_most", "rounds"):
@@ -101,13 +85,13 @@ def make_claim_cells(result: ClaimResult) -> list[str]:
     if claim.control and claim.paper is None and claim.direction:
         theirs = ""
     if result.outcome == "not run":
-        return [claim.says, theirs, "", "", "", f"not run: {result.why_not}"]
+        return [claim.label, theirs, "", "", "", f"not run: {result.why_not}"]
     ours = f"{result.ours:{form}}"
     if isfinite(result.low):
         ours += f" ({result.low:{form}} to {result.high:{form}})"
     p = "" if not isfinite(result.p) else "< 0.001" if result.p < 0.001 else f"{result.p:.3f}"
-    few = f": {format_count(result.repetitions, 'run')} decide nothing" if result.repetitions < MIN_REPETITIONS else ""
-    return [claim.says, theirs, ours, result.over or f"{result.repetitions} seeds", p, f"{result.outcome}{few}"]
+    few = f" (only {format_count(result.repetitions, 'run')})" if result.repetitions < MIN_REPETITIONS else ""
+    return [claim.label, theirs, ours, result.over or f"{result.repetitions} seeds", p, f"{result.verdict}{few}"]
 
 
 def _number_format(result: ClaimResult) -> str:
@@ -130,10 +114,9 @@ SCORE_TITLES = {
     "by_samples": "by samples",
     "discrepancy_variance": "its variance",
 }
-LAST_COLUMNS = (*NOTED_SCORES, "by_samples", "server_ms")
-ON_DEMAND = ("discrepancy", "discrepancy_variance", "median", "rounds_to", *LAST_COLUMNS)  # where the paper has them
-MEASURED_SCORES = ("literal", "normalised", "r2", "similarity", "silhouette", "round_ms", "round_ratio", *LAST_COLUMNS)
-TWO_DIGIT_SCORES = ("ari", "r2", "literal", "normalised", "similarity", "silhouette", "round_ratio", "flatness", "by_samples")
+INDICES = ("literal", "normalised", "r2", "similarity", "silhouette")
+MEASURED_SCORES = (*INDICES, "round_ms", "round_ratio", *NOTED_SCORES, "by_samples", "server_ms")
+TWO_DIGIT_SCORES = ("ari", *INDICES, "round_ratio", "flatness", "by_samples")
 
 
 def make_score_frame(outcome: ReproductionResult) -> pd.DataFrame:
@@ -157,18 +140,29 @@ def make_score_frame(outcome: ReproductionResult) -> pd.DataFrame:
 
 
 def render_scores(outcome: ReproductionResult) -> Iterator[str]:
-    """A table for each part."""
+    """A table for all parts with the same scores: methods, and the models and scores that claims or the paper's numbers are about."""
+    tables: list[tuple[list[str], list[list[str]]]] = []
     published = {(p.part, row, p.score): v for p in outcome.study.published for row, v in p.values.items()}
-    for part, values in outcome.values.items():
+    for run in outcome.runs:
+        part, values = run.part.name, outcome.values[run.part.name]
+        wanted = {"final", *(score for name, _, score in published if name == part)}
+        wanted |= {claim.score for claim in outcome.study.claims if part in (claim.parts or [claim.part])}
         used = {score for _, score in values.numbers}
-        scores = [score for score in (*SCORE_COLUMNS, *MEASURED_SCORES) if score in used]
+        if run.part.measure != "training":
+            wanted |= used
+        scores = [score for score in (*SCORE_COLUMNS, *MEASURED_SCORES) if score in used & wanted]
         if not scores:
             continue
-        wanted = {claim.score for claim in outcome.study.claims} | {p.score for p in outcome.study.published}
-        scores = [score for score in scores if score in wanted or score not in ON_DEMAND]
-        yield f"\n## {escape_markdown(part)}{choose_words(outcome.study).scores}\n"
-        rows = ([format_code_span(row), *(_score_cell(values, part, row, score, published) for score in scores)] for row in values.rows)
-        yield from format_markdown_table(["", *(SCORE_TITLES.get(score, score) for score in scores)], rows)
+        named = {row for name, row, _ in published if name == part}
+        named |= {row for claim in outcome.study.claims if part in (claim.parts or [claim.part]) for row in (claim.one, claim.two)}
+        kept = [row for row in values.rows if row in named or " | " not in row]
+        cells = [[format_code_span(row), *(_score_cell(values, part, row, score, published) for score in scores)] for row in kept]
+        if not tables or tables[-1][0] != scores:
+            tables.append((scores, []))
+        tables[-1][1].extend([part if place == 0 else "", *row] for place, row in enumerate(cells))
+    for scores, rows in tables:
+        yield ""
+        yield from format_markdown_table(["part", "method", *(SCORE_TITLES.get(score, score) for score in scores)], rows)
 
 
 def _score_cell(values: PartValues, part: str, row: str, score: str, published: Mapping[tuple[str, str, str], float]) -> str:
@@ -180,50 +174,37 @@ def _score_cell(values: PartValues, part: str, row: str, score: str, published: 
 
 
 WEIGHTS_NOTE = (
-    "*Flatness* is the largest over the smallest weight, mean over rounds; *by samples* is how a weight grows with a client's samples, "
-    "both relative to their means: 1 is FedAvg by samples, 0 uniform weights, and below 0 small clients count for more."
+    "*Flatness*: largest over smallest weight, mean over rounds. *By samples*: slope of a client's weight on its samples, both relative "
+    "to their means (FedAvg by samples 1, uniform weights 0, negative: small clients count more)."
 )
-ACCURACY_NOTE = "Accuracies are in percent, differences in points"
-LIKELIHOOD_NOTE = "Scores are the mean log-likelihood of a token in hundredths of a nat (a model that is always sure and right has 0)"
+ACCURACY_NOTE = "% accuracy"
+LIKELIHOOD_NOTE = "Mean log-likelihood of a token, in hundredths of a nat (0: always certain and right)"
 TAIL_ROUNDS = 10  # rounds of the score last10
-CENTRAL_NOTE = (
-    "Claims are about models on the server's own test set, whose curves were not kept: the figure has those of clients' own test parts."
-)
+CENTRAL_NOTE = "The claims are about the server's own test set; the curves are of clients' own test parts."
 
 
 def describe_scores(outcome: ReproductionResult) -> str:
     """What the scores are of; nothing where nothing was trained, since a measurement is no accuracy."""
-    models = [run.settings.model for run in outcome.runs if run.part.measure == "training" and run.settings is not None]
-    if not models:
+    if all(run.part.measure != "training" for run in outcome.runs):
         return ""
-    texts = all(model.partition("(")[0] == "lm" for model in models)
-    return f" {LIKELIHOOD_NOTE if texts else ACCURACY_NOTE}, on every client's own test part."
+    text = f"{LIKELIHOOD_NOTE if has_texts(outcome) else ACCURACY_NOTE} on every client's own test part, mean over seeds"
+    central = any(" | " in row for values in outcome.values.values() for row in values.rows)
+    note = " *METHOD | MODEL*: one model, or combiner of several, on the server's own test set." if central else ""
+    return f"{text}{choose_words(outcome.study).scores}.{note}"
 
 
 def describe_curves(outcome: ReproductionResult) -> str:
-    """Where the curves are, what is in them, and what is missing of them."""
-    name, values = outcome.study.name, outcome.values
-    if not any(own.curves or own.means for own in values.values()):
-        return "; curves were not kept."
-    kinds = [
-        "of every seed" if any(own.curves for own in values.values()) else "",
-        "means, read off the figure" if any(own.means for own in values.values()) else "",
-    ]
-    kinds += ["the paper's own"] if any(own.theirs for own in values.values()) else []
-    text = f"; curves ({', '.join(filter(None, kinds))}): [{name}-curves.csv]({name}-curves.csv)."
+    """What is drawn in place of curves of every seed, and what is missing; empty where nothing is."""
+    values = outcome.values
     trained = [run for run in outcome.runs if run.part.measure == "training" and values[run.part.name].numbers]
     lost = [run.part.name for run in trained if not (values[run.part.name].curves or values[run.part.name].means)]
-    text += f" Of {_join_names(lost)} no curves were kept." if lost else ""
-    if any(_has_client_curves_only(outcome, run) for run in trained):
-        text += f" {CENTRAL_NOTE}"
-    return text
-
-
-def describe_weights(outcome: ReproductionResult) -> Iterator[str]:
-    """Where the weights are that were kept, and what the scores of them mean."""
-    name = outcome.study.name
-    if any(own.weights for own in outcome.values.values()):
-        yield f"Weights of every round: [{name}-weights.csv]({name}-weights.csv). {WEIGHTS_NOTE}"
+    means = any(own.means for own in values.values())
+    notes = [
+        "Means over seeds: curves of single seeds are not available." if means else "",
+        f"No curves: {', '.join(lost)}." if lost else "",
+        CENTRAL_NOTE if any(_has_client_curves_only(outcome, run) for run in trained) else "",
+    ]
+    return " ".join(filter(None, notes))
 
 
 def _has_client_curves_only(outcome: ReproductionResult, run: PartRun) -> bool:
@@ -232,139 +213,189 @@ def _has_client_curves_only(outcome: ReproductionResult, run: PartRun) -> bool:
     return has_central_claims(outcome.study, run) and bool(rows) and not any(" | " in row for row in rows)
 
 
-def _join_names(names: list[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def describe_settings(study: Reproduction, run: PartRun, values: PartValues) -> str:
-    """A part's data, model, length and local training, in a line."""
+def make_part_cells(study: Reproduction, run: PartRun, values: PartValues) -> dict[str, str]:
+    """A part's data, model, length and local training, and how it differs from the paper, by column."""
     intended, settings = study.get_settings(run.part).settings, run.settings
     assert settings is not None
     local, plan = settings.plan.local, settings.plan
-    short = f" of {intended.plan.rounds}" if plan.rounds < intended.plan.rounds else ""
     counts = {len(found) for found in values.numbers.values()} or {len(settings.seeds)}
     fewer = f" of {len(intended.seeds)}" if min(counts) < len(intended.seeds) else ""
     seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{min(counts)}"
-    seeds += f"{fewer} seeds" + (", data redrawn for each" if run.part.redrawn else " on one data set")
-    text = f"- **{escape_markdown(run.part.name)}**: {format_code_span(settings.data)}, {format_code_span(settings.model)}"
+    cells: dict[str, str] = {"data": format_code_span(settings.data), "model": format_code_span(settings.model)}
     if run.part.measure != "training":
-        text += f", measured ({run.part.measure}), {seeds}."
+        cells["measured"] = run.part.measure
     else:
-        text += f", {plan.rounds}{short} rounds, {_describe_cohort(plan)}, {format_count(local.epochs, 'epoch')}, "
-        text += f"batch {local.batch_size or 'full'}, rate {local.lr:g}, evaluated every {_describe_evaluations(plan)}, {seeds}."
-    text += f" Ended early, and without scores: {'; '.join(run.early)}." if run.early else ""
-    return f"{text} Not run: {run.why_not}." if run.why_not else text
+        short = f" of {intended.plan.rounds}" if plan.rounds < intended.plan.rounds else ""
+        cells |= {"rounds": f"{plan.rounds}{short}", "clients a round": _describe_cohort(plan), "epochs": str(local.epochs)}
+        cells |= {"batch": str(local.batch_size or "full"), "rate": f"{local.lr:g}", "evaluated every": _describe_evaluations(plan)}
+    drawn = "for each seed" if run.part.redrawn else "once"
+    variant = NOT_DECLARED if run.part.variant is None else run.part.variant or "as printed"
+    cells |= {"seeds": f"{seeds}{fewer}", "data drawn": drawn}
+    return {**cells, choose_words(study).differs: f"not run: {run.why_not}" if run.why_not else variant}
+
+
+def render_parts(outcome: ReproductionResult, kept: StudyRecord) -> Iterator[str]:
+    """What all parts share in a line, then a table of the rest."""
+    study, values = outcome.study, outcome.values
+    rows = {run.part.name: make_part_cells(study, run, values[run.part.name]) for run in outcome.runs}
+    for run in outcome.runs:
+        made = kept.parts[run.part.name].made if run.part.name in kept.parts else None
+        rows[run.part.name]["commit"] = "" if run.why_not else format_code_span(made.commit[:12] or "unknown") if made else "not recorded"
+    columns = list(dict.fromkeys(name for row in rows.values() for name in row))
+    shared = {name: found.pop() for name in columns if len(found := {row.get(name, "") for row in rows.values()}) == 1}
+    if shared:
+        common = (f"{name} {value if isinstance(value, Markup) else escape_markdown(value)}" for name, value in shared.items() if value)
+        yield f"{'All parts: ' if len(rows) > 1 else ''}{'; '.join(common)}.\n"
+    left, differs = [name for name in columns if name not in shared], choose_words(study).differs
+    reasons = dict.fromkeys(text for row in rows.values() for text in row[differs].split("; ")) if differs in left else {}
+    letters = dict(zip((text for text in reasons if text != "as printed"), ascii_lowercase, strict=False))
+    for row in rows.values():
+        row[differs] = ", ".join(letters.get(text, text) for text in row[differs].split("; "))
+    if left:
+        yield from format_markdown_table(["part", *left], ([part, *(row.get(name, "") for name in left)] for part, row in rows.items()))
+    yield from (f"{'' if place else chr(10)}- {letter}: {escape_markdown(text)}." for place, (text, letter) in enumerate(letters.items()))
+    for run in outcome.runs:
+        if run.early:
+            yield f"\nEnded early, without scores: {escape_markdown(run.part.name)}: {'; '.join(run.early)}."
 
 
 def _describe_cohort(plan: Plan) -> str:
     """Which clients take part; a window is a share of the clients, or their number where it is given."""
     if plan.selection == "uniform":
-        return f"{plan.cohort or 'all'} clients a round"
-    share = f"{plan.cohort} clients" if plan.cohort else f"{100 * plan.window:g} % of the clients"
-    return f"{share} a round (by {plan.selection})"
+        return f"{plan.cohort or 'all'}"
+    share = f"{plan.cohort}" if plan.cohort else f"{100 * plan.window:g} %"
+    return f"{share} (by {plan.selection})"
 
 
 def _describe_evaluations(plan: Plan) -> str:
     """How often; of fewer than ten evaluated rounds the last ten are all."""
     every, count = plan.evaluate_every, -(-plan.rounds // plan.evaluate_every)
     often = "round" if every == 1 else f"{every} rounds"
-    return often if count >= TAIL_ROUNDS else f"{often} ({count} in all: the last ten are these)"
+    return often if count >= TAIL_ROUNDS else f"{often} ({count} in all: last 10 averages these)"
 
 
-def write_page(outcome: ReproductionResult, folder: Path, command: str) -> Path:
-    """NAME.md, NAME.csv, NAME.json and NAME*.svg in a folder; the page's path. What is judged again comes with the scores it is from."""
-    name = outcome.study.name
+def write_page(outcome: ReproductionResult, folder: Path, command: str, scores: Path | None = None) -> Path:
+    """NAME.md and NAME*.svg in a folder, NAME.csv, NAME.json and curves there or in the folder `scores`; the page's path."""
+    name, kept_in = outcome.study.name, scores or folder
+    data = "" if scores is None else f"{Path(os.path.relpath(scores, folder)).as_posix()}/"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        for place in (folder, kept_in):
+            place.mkdir(parents=True, exist_ok=True)
         figures = draw_figures(outcome, folder)
         csv = make_score_frame(outcome)
         if len(csv):
             kept = outcome.kept or make_record(outcome.runs, outcome.values, command, date.today().isoformat())
-            write_inside(folder, f"{name}.csv", format_csv(csv))
-            write_inside(folder, f"{name}.json", format_record(kept))
+            write_inside(kept_in, f"{name}.csv", format_csv(csv))
+            write_inside(kept_in, f"{name}.json", format_record(kept))
             if curves := format_curves(outcome.values):
-                write_inside(folder, f"{name}-curves.csv", curves)
+                write_inside(kept_in, f"{name}-curves.csv", curves)
             if weights := format_weights(outcome.values):
-                write_inside(folder, f"{name}-weights.csv", weights)
-        path = write_inside(folder, f"{name}.md", "\n".join(render_page(outcome, figures, command, has_csv=len(csv) > 0)) + "\n")
+                write_inside(kept_in, f"{name}-weights.csv", weights)
+        path = write_inside(folder, f"{name}.md", "\n".join(render_page(outcome, figures, command, data if len(csv) else None)) + "\n")
     except OSError as error:
         raise UserError(f"Cannot write to {folder}: {error.strerror or error}.") from error
     return path
 
 
-def render_page(outcome: ReproductionResult, figures: Sequence[str], command: str, has_csv: bool) -> Iterator[str]:
-    """The page, verdict first."""
-    study, result, words = outcome.study, outcome.result, choose_words(outcome.study)
-    yield f"# {study.title}\n"
-    yield f"{study.source_text}. {study.asks}\n"
-    yield f"**Verdict: {result.sentence}.**\n"
-    yield from render_verdict(outcome)
-    for figure in figures:
-        yield f"\n![{study.title}]({figure})"
-    yield from render_scores(outcome)
-    yield "\n## How\n"
-    yield f"{_describe_origin(outcome, command)}{describe_scores(outcome)}"
-    if any(" | " in row for values in outcome.values.values() for row in values.rows):
-        yield "Rows named METHOD | MODEL are one model, or one way to combine several, on the server's own test set."
-    if has_csv:
-        yield f"The scores of every seed: [{study.name}.csv]({study.name}.csv)" + describe_curves(outcome)
-        yield from describe_weights(outcome)
-    yield from _render_protocol(study, words)
-    yield f"\n{words.deviations}\n"
-    yield from (f"- {sentence}" for sentence in study.deviations)
-    yield f"\nRules. {words.holds}\n"
-    yield from (f"- *{kind}*: {words.rule(kind)}." for kind in dict.fromkeys(claim.kind for claim in study.claims))
-    undecided = f"*inconclusive* when neither is (or with fewer than {MIN_REPETITIONS} runs)"
-    yield f"- {SHOWN_RULE}. It is *contradicted* when the opposite is shown, {undecided}."
-    yield f"- {words.counted}"
-    yield "\nSettings of each part:\n"
+def render_page(outcome: ReproductionResult, figures: Sequence[str], command: str, data: str | None) -> Iterator[str]:
+    """The page, plot and verdict first; `data` leads from it to the scores, and is None where there are none."""
+    study, words = outcome.study, choose_words(outcome.study)
+    claims, controls, *more = [[name for name in figures if name == f"{study.name}{end}.svg"] for end in ("", *FIGURE_ENDS)]
     kept = outcome.kept or make_record(outcome.runs, outcome.values, command, "")
-    for run in outcome.runs:
-        text = describe_settings(study, run, outcome.values[run.part.name])
-        known = kept.parts.get(run.part.name)
-        yield text if run.why_not or known is None else f"{text} {describe_provenance(known.made or get_seeds_and_draws(run))}."
+    yield f"# {study.title}\n"
+    yield f"{study.source_text}. {study.asks}"
+    yield from _render_figures(claims, "Every claim: ours with its 95 % interval, and the paper's number")
+    yield f"\n**Verdict: {outcome.result.sentence}.**\n"
+    yield from render_verdict(outcome, controls)
+    yield from _render_list(words.deviations, [*study.deviations, *_list_reasons(outcome)])
+    if any(values.numbers for values in outcome.values.values()):
+        yield f"\n## Scores\n\n{describe_scores(outcome)}".rstrip()
+        yield from render_scores(outcome)
+    if any(more):
+        yield f"\n## Curves\n\n{describe_curves(outcome)}".rstrip()
+        for names in more:
+            yield from _render_figures(names, study.title)
+        yield from [f"\n{WEIGHTS_NOTE}"] if any(own.weights for own in outcome.values.values()) else []
+    yield f"\n## {words.protocol}\n"
+    yield from format_markdown_table(["", "stated"], [[title, getattr(study.protocol, name)] for name, title in FIELDS.items()])
+    yield from _render_list("Not stated, and used here", study.protocol.unsaid)
+    yield "\n## Parts\n"
+    yield from render_parts(outcome, kept)
+    yield f"\n## Reproduce\n\n{' and '.join(_list_commands(kept, command))}."
+    if data is not None:
+        yield _link_files(outcome, data)
 
 
-def render_verdict(outcome: ReproductionResult) -> Iterator[str]:
-    """The claims and controls in tables, what makes rows of them variants, and what these runs do not show."""
+FIGURE_ENDS = ("-controls", "-curves", "-apart", "-weights")
+
+
+def _render_figures(names: Sequence[str], title: str) -> Iterator[str]:
+    yield from (f"\n![{title}]({name})" for name in names)
+
+
+def _render_list(title: str, sentences: Sequence[str]) -> Iterator[str]:
+    if sentences:
+        yield f"\n## {title}\n"
+        yield from (f"- {sentence}" for sentence in sentences)
+
+
+EXPLORATORY_NOTE = "† Exploratory: written down after the scores were known."
+
+
+def render_verdict(outcome: ReproductionResult, figures: Sequence[str] = ()) -> Iterator[str]:
+    """The claims and the controls in tables."""
     result, words = outcome.result, choose_words(outcome.study)
     yield from format_markdown_table([words.says, *words.numbers], map(make_claim_cells, result.claims))
     if result.controls:
-        yield "\nWhat the controls say:\n"
+        yield "\n## Controls"
+        yield from _render_figures(figures, "Every control with its 95 % interval")
+        yield ""
         yield from format_markdown_table(["control", *words.numbers], map(make_claim_cells, result.controls))
-    run = [own for own in result.claims if own.outcome != "not run"]
-    yield from _list_reasons(words.not_own_row, run, [[own.variant] if own.variant else [] for own in run])
-    yield from _list_reasons("What these runs cannot tell:", run, [list(own.unknown) for own in run])
+    if any(one.claim.exploratory for one in result.results):
+        yield f"\n{EXPLORATORY_NOTE}"
 
 
-def _list_reasons(title: str, claims: Sequence[ClaimResult], reasons: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Each reason once, with how many of the claims it is about unless it is all."""
-    count = {reason: sum(reason in own for own in reasons) for own in reasons for reason in own}
-    if count:
-        yield f"\n{title}\n"
-        yield from (f"- {text}" + (f" ({format_count(n, 'claim')})" if n < len(claims) else "") + "." for text, n in count.items())
+UNCOVERED = {  # by how a reason begins: what intervals do not cover
+    "one draw": "other splits of the data",
+    "one seed": "seeds apart from draws",
+    "test clients": "other test clients and samples",
+    "no interval over test clients": "other test clients and samples",
+    "tests of rounds": "other splits, test clients and samples",
+}
 
 
-def _render_protocol(study: Reproduction, words: PageWords) -> Iterator[str]:
-    """The paper's protocol, or the study's own."""
-    yield f"\n{words.protocol}\n"
-    yield from format_markdown_table(
-        ["", words.protocol_column], [[title, getattr(study.protocol, name)] for name, title in FIELDS.items()]
-    )
-    if study.protocol.unsaid:
-        yield "\nWhat it leaves open, and what was taken:\n"
-        yield from (f"- {sentence}" for sentence in study.protocol.unsaid)
+def _list_reasons(outcome: ReproductionResult) -> Iterator[str]:
+    """What makes single claims variants, and what their intervals do not cover, with the number of claims unless it is all."""
+    run = [own for own in outcome.result.claims if own.outcome != "not run"]
+    reasons = Counter(one.claim.variant for one in run if one.claim.variant)
+    yield from (f"{text[:1].upper()}{text[1:]}{_count_claims(n, len(run))}." for text, n in reasons.items())
+    found = Counter(text for one in run for text in {_name_uncovered(reason): 0 for reason in one.unknown})
+    if found:
+        yield f"Not covered by the intervals: {'; '.join(f'{text}{_count_claims(n, len(run))}' for text, n in found.items())}."
 
 
-def _describe_origin(outcome: ReproductionResult, command: str) -> str:
-    today, kept = date.today().isoformat(), outcome.kept
-    if kept is None:
-        return f"{format_code_span(command)}, {today}."
-    parts = [kept.parts[run.part.name] for run in outcome.runs if not run.why_not and run.part.name in kept.parts]
-    others = dict.fromkeys(f"{format_code_span(part.command)}, {part.date}" for part in parts if part.command not in ("", kept.command))
-    by = f" by {' and '.join(others)}" if others else ""
-    if not outcome.again:
-        return f"{format_code_span(command)}, {today}; the other parts{by}, from the scores that were kept."
-    earlier = f"; other parts{by}" if by else ""
-    judged = f"judged again from the scores of every seed, {today}: nothing was run anew."
-    return f"{format_code_span(kept.command)}, {kept.date}{earlier}; {judged}"
+def _name_uncovered(reason: str) -> str:
+    return next((text for start, text in UNCOVERED.items() if reason.startswith(start)), reason)
+
+
+def _count_claims(n: int, of: int) -> str:
+    return f" ({format_count(n, 'claim')})" if n < of else ""
+
+
+def _list_commands(kept: StudyRecord, command: str) -> list[str]:
+    """What runs all parts, with the options that change what is run."""
+    found = [*(part.command for part in kept.parts.values() if part.command), kept.command or command]
+    return list(dict.fromkeys(format_code_span(PART_OPTION.sub("", one)) for one in found))
+
+
+PART_OPTION = re.compile(r" --part ('[^']*'|\S+)")
+
+
+def _link_files(outcome: ReproductionResult, data: str) -> str:
+    """The files that the verdicts are made from."""
+    name, values = outcome.study.name, outcome.values.values()
+    ends = [".csv", ".json", *(["-curves.csv"] if any(own.curves or own.means for own in values) else [])]
+    ends += ["-weights.csv"] if any(own.weights for own in values) else []
+    contents = {".csv": "scores of every seed", ".json": "commit, versions, device and digest of each part"}
+    links = [f"[{name}{end}]({data}{name}{end})" + (f" ({contents[end]})" if end in contents else "") for end in ends]
+    return f"Data: {', '.join(links)}."

@@ -86,16 +86,6 @@ def format_ranges(numbers: Sequence[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
 
 
-def describe_provenance(made: Provenance) -> str:
-    """In a sentence; with what was not kept."""
-    known = f"Seeds {made.seeds}, draws {made.draws}"
-    if not made.versions:
-        return f"{known}; commit, versions, device and digest were not kept with these scores"
-    versions = ", ".join(f"{name} {number}" for name, number in made.versions.items())
-    words = [known, f"commit `{made.commit[:12] or 'unknown'}`", made.device, versions]
-    return "; ".join([*words, *([f"digest `{made.digest[:16]}`"] if made.digest else [])])
-
-
 @dataclass(frozen=True)
 class PartRecord:
     """How far a part was run, or why it was not."""

@@ -38,7 +38,7 @@ Measure = Callable[[Federation, Settings], list[Measurement]]
 
 def measure_pni(federation: Federation, settings: Settings) -> list[Measurement]:
     """FedSim's index (Section 3.3), as printed and normalised, for each seed."""
-    world = World.of(federation, settings.model)
+    world = World.from_spec(federation, settings.model)
     clients, found = world.problem.roster.clients, []
     with LoopEngine(world) as engine:
         for seed in settings.seeds:
@@ -128,8 +128,8 @@ def _part_settings(study: Reproduction, part: StudyPart, seeds: str | None, roun
 def explain_not_run(study: Reproduction, part: StudyPart) -> str:
     """Why there is nothing of a part that could be run: it has not been run yet, or another was declared in its place."""
     if part.instead:
-        return f"more than there was time for: {part.instead!r} was declared in its place"
-    return "written down, not yet run" + (": it needs a GPU" if study.needs.gpu or part.gpu else "")
+        return f"reduced to the part {part.instead!r}"
+    return "declared, no scores" + (" (needs a GPU)" if study.needs.gpu or part.gpu else "")
 
 
 def _missing_device(study: Reproduction, part: StudyPart, anyway: bool) -> str:

@@ -6,6 +6,7 @@ Progress is a bar in a terminal or notebook, plain lines elsewhere. Each tracker
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from html import escape
 from importlib import import_module
 from pathlib import Path
@@ -14,8 +15,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from coterie._util.errors import UserError, suggest_names
+from coterie._util.progress import listen
 from coterie.analysis.metrics import DEFAULT_METRICS, METRICS
 from coterie.evidence.records import RoundRecord
 from coterie.evidence.settings import Settings
@@ -23,7 +26,14 @@ from coterie.run.lanes import Lane
 
 
 class Callback:
-    """Override what you need. Callbacks watch: nothing they do changes a result."""
+    """Base class for code that watches a study: override what you need. Nothing that a callback does changes a result.
+
+    Example:
+        >>> class Rounds(ct.Callback):
+        ...     def on_round(self, lane, record):
+        ...         print(lane.label, record.round_)
+        >>> result = ct.study("fedavg", data="heart", callbacks=[Rounds()])  # doctest: +SKIP
+    """
 
     def on_notice(self, sentence: str) -> None:
         """A sentence for the user, such as what a resumed study had to run again, or how much checkpoints will write."""
@@ -155,7 +165,7 @@ def make_tracker(name: str, out: Path | None) -> Tracker:
 
 
 REFRESH_SECONDS = 0.1  # between drawings in a notebook
-PLAIN_SECONDS = 10.0  # between lines when there is no terminal
+PLAIN_SECONDS = 30.0  # between lines when there is no terminal; none beside JSON, when the console is that of errors
 
 
 class NotebookBar:
@@ -211,12 +221,19 @@ class TimeLeft:
     def __str__(self) -> str:
         seconds = self.seconds
         if seconds is None:
-            return "time left not known yet"
+            return "estimating"
         return f"about {seconds:.0f} s left" if seconds < 120 else f"about {seconds / 60:.0f} min left"
 
 
 class ProgressBar(Callback):
-    """Shows the round, the scores so far, client steps a second, and the time left."""
+    """Shows the round, the scores so far, client steps a second, and the time left.
+
+    Args:
+        console: The terminal or notebook. Default: standard output.
+
+    Example:
+        >>> result = ct.study("fedavg", data="heart", callbacks=[ct.ProgressBar()])  # doctest: +SKIP
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(markup=False, highlight=False, emoji=False)  # labels are text
@@ -245,28 +262,22 @@ class ProgressBar(Callback):
             self.notebook = NotebookBar()
         elif self.console.is_terminal:
             self.bar = Progress(
-                TextColumn("seed {task.fields[seed]} round {task.fields[round]}"),
-                BarColumn(bar_width=24),
+                _make_text_column("seed {task.fields[seed]} round {task.fields[round]}"),
+                BarColumn(bar_width=16),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[scores]}", markup=False),
-                TextColumn("{task.fields[speed]}"),
-                TextColumn("{task.fields[left]}"),
+                _make_text_column("{task.fields[left]}"),
+                _make_text_column("{task.fields[scores]}", ratio=1),  # cut where the line is full
                 console=self.console,
                 transient=True,
+                expand=True,
             )
             self.bar.start()
-            self.task = self.bar.add_task("", total=total_rounds, completed=done_rounds, seed="", round=0, scores="", speed="", left="")
+            self.task = self.bar.add_task("", total=total_rounds, completed=done_rounds, seed="", round=0, scores="", left="")
 
     def on_round(self, lane: Lane, record: RoundRecord) -> None:
         task = lane.problem.task
-        self.advance(
-            lane.label,
-            lane.seed,
-            record.round_,
-            record.cost.steps,
-            record.score(task),
-            share=METRICS[DEFAULT_METRICS[task.name]].is_share,
-        )
+        share = METRICS[DEFAULT_METRICS[task.name]].is_share
+        self.advance(lane.label, lane.seed, record.round_, record.cost.steps, record.score(task), share=share)
 
     def advance(self, label: str, seed: int, round_: int, steps: int, score: float | None, *, share: bool = True) -> None:
         """Count one round of one lane; a score that is no share is shown as a plain number."""
@@ -280,19 +291,18 @@ class ProgressBar(Callback):
             shown: dict[str, Any] = {
                 "seed": seed,
                 "round": round_,
-                "scores": self._scores(),
-                "speed": self._speed(),
+                "scores": f"{self._scores()}  {self._speed()}",
                 "left": str(self.left),
             }
             self.bar.update(self.task, completed=self.done, **shown)
         elif self.notebook is not None:
             words = f"seed {self.seed}, round {self.round_}, {self._scores()}, {self._speed()}, {self.left}"
             self.notebook.show(self.done, self.total, words)
-        elif monotonic() - self.spoke > PLAIN_SECONDS:
+        elif monotonic() - self.spoke > PLAIN_SECONDS and not self.console.stderr:
             self.spoke = monotonic()
             where = f"seed {self.seed}, round {self.round_}, {self.done} of {self.total} rounds of all methods and seeds"
             words = f"{where}, {self._scores()}, {self._speed()}, {self.left}"
-            self.console.print(words, highlight=False, markup=False)
+            self.console.print(words, highlight=False, markup=False, soft_wrap=True)
 
     def on_end(self) -> None:
         if self.bar is not None:
@@ -318,15 +328,19 @@ def make_watchers(callbacks: Iterable[Callback] | None) -> list[Callback]:
 
 
 class StepsBar:
-    """A bar for steps in a terminal or notebook, plain lines elsewhere; it disappears when the `with` ends."""
+    """A bar for steps with the time left, in a terminal or notebook; plain lines elsewhere. It disappears when the `with` ends.
+
+    Within the `with` it shows what is tracked (`coterie._util.progress.track`); it may also be called.
+    """
 
     def __init__(self, console: Console) -> None:
-        self.console, self.spoke = console, monotonic()
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
+        self.console, self.spoke, self.doing, self.left = console, monotonic(), "", TimeLeft(0)
         self.notebook = NotebookBar() if console.is_jupyter else None
         live = console.is_terminal and self.notebook is None
-        self.bar = Progress(*columns, console=console, transient=True) if live else None
-        self.task = self.bar.add_task("", total=None) if self.bar is not None else None
+        columns = (_make_text_column("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
+        self.bar = Progress(*columns, _make_text_column("{task.fields[left]}"), console=console, transient=True) if live else None
+        self.task = self.bar.add_task("loading", total=None, left="") if self.bar is not None else None
+        self._listening = ExitStack()
 
     @classmethod
     def in_notebook(cls) -> "StepsBar":
@@ -335,22 +349,33 @@ class StepsBar:
         return cls(console if console.is_jupyter else Console(quiet=True, force_terminal=False))
 
     def __enter__(self) -> "StepsBar":
+        self._listening.enter_context(listen(self))
         if self.bar is not None:
             self.bar.start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._listening.close()
         if self.bar is not None:
             self.bar.stop()
         if self.notebook is not None:
             self.notebook.close()
 
     def __call__(self, done: int, total: int, doing: str) -> None:
-        """Show that so many of so many steps are done, and the next one."""
+        """Show that so many of so many steps are done, and what is being done."""
+        now = monotonic()
+        if (doing, total) != (self.doing, self.left.total):  # other steps have another pace
+            self.doing, self.left = doing, TimeLeft(total)
+        self.left.note(done, now)
+        left = str(self.left) if self.left.seconds is not None else ""
         if self.bar is not None and self.task is not None:
-            self.bar.update(self.task, completed=done, total=total, description=doing)
+            self.bar.update(self.task, completed=done, total=total, description=doing, left=left)
         elif self.notebook is not None:
-            self.notebook.show(done, total, doing)
-        elif monotonic() - self.spoke > PLAIN_SECONDS:
-            self.spoke = monotonic()
-            self.console.print(f"{done} of {total} steps, {doing}", highlight=False, markup=False)
+            self.notebook.show(done, total, f"{doing}, {left}" if left else doing)
+        elif now - self.spoke > PLAIN_SECONDS and not self.console.stderr:
+            self.spoke = now
+            self.console.print(f"{doing}: {done} of {total}{f', {left}' if left else ''}", highlight=False, markup=False)
+
+
+def _make_text_column(text: str, ratio: int | None = None) -> TextColumn:
+    return TextColumn(text, markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=ratio))

@@ -1,7 +1,4 @@
-"""`compare`.
-
-Methods and the controls that show where a gain comes from, on one or several federations, resumable and within a time budget.
-"""
+"""`compare`: methods and the controls that show where a gain comes from, on one or several federations, within a time budget."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie._util.errors import DesignWarning, UserError
+from coterie._util.files import FolderLock
 from coterie._util.json_io import format_json, read_json, read_json_object
-from coterie._util.locks import FolderLock
 from coterie.analysis.comparison import Comparison, open_comparison
 from coterie.analysis.draws import DecidingTest
 from coterie.analysis.metrics import MetricFunction, get_metric
@@ -39,14 +36,7 @@ from coterie.methods.fine_tuned import FineTuned
 from coterie.methods.local_only import LocalOnly
 from coterie.models.catalogue import GivenModel, build_model, resolve_model
 from coterie.run.callbacks import Callback, make_watchers, notify
-from coterie.run.comparison_request import (
-    ComparisonRequest,
-    Design,
-    DrawLoader,
-    find_study_file,
-    label_methods,
-    make_design,
-)
+from coterie.run.comparison_request import ComparisonRequest, Design, DrawLoader, find_study_file, label_methods, make_design
 from coterie.run.execution import Execution, make_plan
 from coterie.run.result import check_comparison_finished
 from coterie.run.study import Study
@@ -126,7 +116,7 @@ def compare(
         data_dir: The folder of data sets.
         execution: Engine, device, threads and workers.
         callbacks: Watch the run.
-        draws: The number of draws of the data (see `make_design`).
+        draws: The number of draws of the data. Default: 10 where the data can be redrawn.
         seeds: The seeds of training in each draw.
         data_seed: The first draw.
         unseen: The share of clients that take no part and are scored apart.
@@ -138,6 +128,9 @@ def compare(
         accept: Whether data with severe faults (`check_data`) are accepted.
         tune: Whether to tune the learning rate of every method on validation parts, over the default grid or these rates.
         settings: Those of `ComparisonRequest`, such as `tuning_seeds`, and those of `Plan` and `Local`, by name.
+
+    Returns:
+        The comparison: findings, verdict and tables.
 
     Raises:
         NothingFinishedError: If no run reaches the end; it has the reasons and the partial comparison.
@@ -172,9 +165,9 @@ def compare(
     specs = tuple(each.name if isinstance(each, Federation) else each for each in given)
     sources = [make_draws(each, data_dir) for each in given]
     designs = tuple(make_design(spec, source, first=first, draws=draws, seeds=seeds) for spec, source in zip(specs, sources, strict=True))
-    request = ComparisonRequest(
-        methods=tuple(label for label, _ in entries), data=specs, designs=designs, metric=_format_metric(metric), **settings
-    )
+    compared = metric if metric is None or isinstance(metric, str) else f"{metric.__module__}:{metric.__qualname__}"
+    labels = tuple(label for label, _ in entries)
+    request = ComparisonRequest(methods=labels, data=specs, designs=designs, metric=compared, **settings)
     execution = execution or (Execution() if file is None else file.execution)
     watchers = tuple(make_watchers(callbacks))
     if not (resume and (folder / NAME).is_file()):  # a resumed one was checked, or accepted, at its start
@@ -198,10 +191,10 @@ def run_request(
     """Run a request in a folder, with the methods by label and the draws of each federation."""
     for source, design in zip(sources, request.designs, strict=True):
         first = source(design.draws[0])
-        request.plan.check(first.seen)
-        clients = first.at(request.plan.rounds).seen
+        request.plan.check(first.participants)
+        clients = first.at_round(request.plan.rounds).participants
         check_groups([label for label, _ in entries], [method for _, method in entries], clients, request.plan.cohort)
-        if first.seen < 2:
+        if first.participants < 2:
             raise UserError("A comparison of methods needs two clients or more: with one there is no other client to learn with.")
         get_metric(metric or request.metric, first.task.name, first.task.labels(len(first.classes)))  # refuses one that is not of this task
         if request.rates:
@@ -223,11 +216,6 @@ def run_request(
     with _open_folder(out, request, resume, callbacks, {run.name: run for run in runs}, entries):
         _run_federations(runs, entries, budget)
         return open_comparison(out, metric=metric or request.metric)
-
-
-def _format_metric(metric: str | MetricFunction | None) -> str | None:
-    """A metric as a string for the request."""
-    return metric if metric is None or isinstance(metric, str) else f"{metric.__module__}:{metric.__qualname__}"
 
 
 def make_draws(data: str | Federation, data_dir: Path | None) -> DrawLoader:
@@ -274,7 +262,7 @@ class _FederationRun:
         if not self.request.controls:
             return entries
         federation = self.source(self.design.draws[0])
-        differ = bool(bin_by_size(federation.train.sizes[: federation.seen]).any())
+        differ = bool(bin_by_size(federation.train.sizes[: federation.participants]).any())
         return add_controls(entries, federation.groups is not None, self.request.finetune, sizes_differ=differ)
 
     def count_tested(self, entries: Sequence[LabelledMethod]) -> int:

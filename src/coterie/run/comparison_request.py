@@ -1,7 +1,4 @@
-"""The request of a comparison.
-
-Methods, data, draws and seeds, from arguments or a study file, stored when it starts and checked on resume.
-"""
+"""The request of a comparison: methods, data, draws and seeds, from arguments or a study file; stored, and checked on resume."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -46,13 +46,7 @@ def run_script(
 ) -> T:
     """The result of a script that is no lane's (an inspection, a measurement). Replies are accepted as for a lane.
 
-    Args:
-        script: The generator of asks.
-        engine: The engine that answers them.
-        seed: The seed that asks are keyed by.
-        round_: Likewise the round.
-        draw: The draw of the data.
-        watch: Called with each ask that has been answered.
+    Asks are keyed by seed and round; `watch` is called with each ask that has been answered.
     """
     reply = None
     while True:
@@ -107,7 +101,7 @@ class _LaneRun:
         except UserError:
             raise
         except Exception as error:
-            self.lane.stop(FAILED, f"in round {self.lane.round_ + 1}: {type(error).__name__}: {error}")
+            self.fail(error)
             return None
         finally:
             self.lane.account.charge_server(perf_counter() - began)

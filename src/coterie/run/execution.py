@@ -6,7 +6,7 @@ The keywords are read from `Plan`, `Local` and `Execution`; none is listed twice
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from coterie._util.errors import UserError, suggest_names
 from coterie._util.json_io import read_json_object
@@ -19,23 +19,28 @@ from coterie.core.settings import check_settings, get_setting_types, setting
 class Execution:
     """Engine, device, threads, memory. None of this changes results, except the route and the precision of a GPU's products.
 
-    Both are stored, and reused on resume.
+    Both are stored, and reused on resume. Each field's help is printed by ``coterie run --help``.
+
+    Example:
+        >>> result = ct.study("fedavg", data="heart", execution=ct.Execution(threads=2))  # doctest: +SKIP
     """
 
-    engine: Literal["auto", "batched", "loop"] = setting("auto", "How clients are executed; auto is batched.")
-    device: str = setting("auto", "auto, cpu, cuda, or mps (client by client).")
+    panel: ClassVar[str] = "Execution"  # of the command line's help
+
+    engine: Literal["auto", "batched", "loop"] = setting("auto", "How clients are executed: auto (batched), batched or loop.")
+    device: str = setting("auto", "Device: auto, cpu, cuda, or mps (client by client).")
     precision: Literal["float32", "tf32", "bf16"] = setting(
-        "float32", "Products: tf32 is faster on a GPU and keeps three digits; bf16 keeps two, in passes through modules."
+        "float32", "Precision of products: float32; tf32, faster on a GPU (three digits); bf16, in passes through modules (two)."
     )
-    microbatch: int | None = setting(None, "Samples of a batch that go through a large model at a time. Default: all.", least=1)
-    threads: int | None = setting(None, "Threads. Default: all cores.", least=1)
-    memory: float | None = setting(None, "GiB of models and replies in a wave of lanes; 2, on a GPU half of what is free.", above=0)
-    checkpoint_every: int = setting(10, "Rounds between checkpoints.", least=1)
+    microbatch: int | None = setting(None, "Samples of a batch that go through a large model at a time. Default: all.", minimum=1)
+    threads: int | None = setting(None, "Threads. Default: all cores.", minimum=1)
+    memory: float | None = setting(None, "GiB of models and replies in a wave. Default: 2, on a GPU half of what is free.", above=0)
+    checkpoint_every: int = setting(10, "Rounds between checkpoints.", minimum=1)
     checkpoint_gb: float = setting(50.0, "GB that a study's checkpoints write at most: beyond, they are further apart.", above=0)
-    seeds_per_wave: int | None = setting(None, "The most seeds run at once. Default: as many as the memory holds.", least=1)
-    workers: int | None = setting(None, "Processes of this machine that run waves in parallel; with --ray, waves at once.", least=1)
+    seeds_per_wave: int | None = setting(None, "Seeds run at once, at most. Default: as many as the memory holds.", minimum=1)
+    workers: int | None = setting(None, "Processes of this machine that run waves in parallel; with --ray, waves at once.", minimum=1)
     ray: str | None = setting(None, "A Ray cluster that runs waves: auto, or its address.")
-    gpus_per_wave: int = setting(0, "GPUs that a wave on Ray asks for: 0 or 1.", least=0, most=1)
+    gpus_per_wave: int = setting(0, "GPUs that a wave on Ray asks for: 0 or 1.", minimum=0, maximum=1)
 
     def __post_init__(self) -> None:
         check_settings(self, "A study")

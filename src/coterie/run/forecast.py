@@ -7,12 +7,13 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
+from coterie._util.progress import track
 from coterie.core.plan import Plan
 from coterie.core.states import State, flatten
 from coterie.evidence.checkpoint import KEPT_STATES
 from coterie.evidence.records import Cost, RoundRecord
+from coterie.evidence.writer import write_table
 from coterie.run.callbacks import Callback
 from coterie.run.execution import Execution
 from coterie.run.lanes import Lane
@@ -65,7 +66,7 @@ def _measure_disk(records: list[RoundRecord], study: Study) -> float:
     total = 0
     for table in study.make_tables(records).values():
         file = BytesIO()
-        pq.write_table(table, file, compression="zstd", compression_level=1, use_dictionary=["method"])
+        write_table(table, file)
         total += len(file.getvalue())
     return total / max(len(records), 1)
 
@@ -128,7 +129,8 @@ def forecast(study: Study, execution: Execution) -> Forecast:
     check_memory(lanes)
     repeats = len(lanes) // len(study.methods)
     measure_method(study, 0, execution)  # compilation and first reads are not extrapolated
-    measured = {label: measure_method(study, place, execution) for place, label in enumerate(study.settings.methods)}
+    places = track(list(enumerate(study.settings.methods)), "measuring methods")
+    measured = {label: measure_method(study, place, execution) for place, label in places}
     together = list(split_into_waves(lanes, int(execution.memory * GIB), execution.seeds_per_wave, whole_seeds=not execution.is_on_gpu))
     alone = max(estimate_memory(lane, MEASURED_ROUNDS) for lane in lanes)  # the memory of the measured rounds
     kept = {lane.label: estimate_state_bytes(lane) for lane in lanes}

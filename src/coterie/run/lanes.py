@@ -19,7 +19,7 @@ from coterie.core.asks import Ask, Evaluate, Evaluated
 from coterie.core.method import Context, Method, Problem
 from coterie.core.plan import Backdoor, Plan, parse_attack
 from coterie.core.replies import Limits, accept
-from coterie.core.rng import make_key as key_of
+from coterie.core.rng import make_key
 from coterie.core.roster import select_evaluated
 from coterie.core.states import State
 from coterie.engines.engine import StampedAsk
@@ -110,7 +110,7 @@ class Lane:
         self.account = RoundAccount()
         attack = parse_attack(plan.attack)
         self.malicious = None if attack is None else MaliciousClients.choose(attack, problem.roster, self.derived_seed)
-        whole = problem if problem.everybody is None else problem.everybody
+        whole = problem if problem.with_unseen is None else problem.with_unseen
         bound = whole.context(plan, self.derived_seed, 0).site_bound
         self._limits = Limits(whole.roster.sizes if plan.counts == "checked" else None, plan.norm_bound, bound)
         self.timing = make_clock(plan, problem, self.derived_seed, real=real)
@@ -147,7 +147,7 @@ class Lane:
         if ask is not self._measurement and getattr(ask, "part", None) in ("test", "central", "marked"):
             raise PermissionError("a method may not look at test data")
         if not self.account.is_measuring:
-            if self.problem.everybody is not None and _get_largest_client(ask) >= len(self.problem.roster):
+            if self.problem.with_unseen is not None and _get_largest_client(ask) >= len(self.problem.roster):
                 raise PermissionError("a method may not ask clients that take no part")
             left = apply_conditions(ask, self.plan, self.problem.roster, self.derived_seed, round_)
             ask = left if self.timing is None else self.timing.send(ask, left, round_)
@@ -186,9 +186,9 @@ class Lane:
             self.timing.resume_from(pending)
         self.stop(end.status, end.reason)
 
-    def context(self, round_: int, *, everybody: bool = False) -> Context:
-        """What the method may know in a round; with `everybody`, also about the clients that take no part."""
-        problem = self.problem.everybody if everybody and self.problem.everybody is not None else self.problem
+    def context(self, round_: int, *, with_unseen: bool = False) -> Context:
+        """What the method may know in a round; with `with_unseen`, also about the clients that take no part."""
+        problem = self.problem.with_unseen if with_unseen and self.problem.with_unseen is not None else self.problem
         known = problem.context(self.plan, self.derived_seed, round_)
         return replace(known, truth=problem.truth_at(round_)) if self.method.sees_truth else known
 
@@ -251,7 +251,7 @@ class Lane:
         last = ctx.round_ == self.plan.rounds
         judged = yield from self._ask_about_test_data(Evaluate(serving, answers=self.keeps_answers and last))
         measured |= self._select_rows(judged)
-        if self.problem.everybody is not None:
+        if self.problem.with_unseen is not None:
             measured["unseen"] = yield from self._measure_unseen(ctx.round_, state, answers=self.keeps_answers and last)
         if self.malicious is not None and isinstance(self.malicious.attack, Backdoor):
             marked = yield from self._ask_about_test_data(Evaluate(serving, "marked"))  # of honest clients
@@ -273,8 +273,8 @@ class Lane:
         if wanted is None or wanted >= len(judged):
             return {"evaluated": judged}
         malicious = np.zeros(0, np.int64) if self.malicious is None else self.malicious.clients
-        everybody = summarize_population(judged, self.problem.task, left_out=malicious)
-        return {"evaluated": judged.of(select_evaluated(self.problem.roster, wanted)), "everybody": everybody}
+        summary = summarize_population(judged, self.problem.task, left_out=malicious)
+        return {"evaluated": judged.of(select_evaluated(self.problem.roster, wanted)), "population": summary}
 
     def _groups(self, state: State) -> tuple[Ids | None, Ids | None]:
         """The groups of all clients, or of a sample, and the clients of the sample (None: all)."""
@@ -287,7 +287,7 @@ class Lane:
 
     def _measure_unseen(self, round_: int, state: State, *, answers: bool) -> Generator[Ask[Any], Any, Any]:
         """Evaluate the clients that take no part, which are served as newcomers."""
-        ctx = self.context(round_, everybody=True)  # with its own notes, which are not the round's
+        ctx = self.context(round_, with_unseen=True)  # with its own notes, which are not the round's
         serving = yield from self.method.serve(state, ctx.roster.clients[len(self.problem.roster) :], ctx)
         return (yield from self._ask_about_test_data(Evaluate(serving, answers=answers)))
 
@@ -307,7 +307,7 @@ def _get_largest_client(ask: Ask[Any]) -> int:
 
 def derive_seed(draw: int, seed: int) -> int:
     """The seed of a draw with its own seeds; those of the first draw are unchanged, so that a study can grow by draws."""
-    return seed if draw == 0 else key_of(seed, "draw", draw) >> 1  # seeds lie below 2^63
+    return seed if draw == 0 else make_key(seed, "draw", draw) >> 1  # seeds lie below 2^63
 
 
 def make_lanes(

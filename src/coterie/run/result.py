@@ -39,10 +39,21 @@ class CompletedRun:
 
 @dataclass(frozen=True)
 class Result:
-    """The evidence of a study, and views of it."""
+    """The evidence of a study, and views of it.
+
+    Args:
+        evidence: The records of the study.
+        seconds: The time of the run, without loading and compiling.
+        setup_seconds: The time of loading and compiling.
+        run: The study and its lanes, where it was run in this process.
+
+    Example:
+        >>> result = ct.study(["fedavg", "fedsim"], data="heart")  # doctest: +SKIP
+        >>> result.table()  # doctest: +SKIP
+    """
 
     evidence: Evidence
-    seconds: float = 0.0  # without loading and compiling
+    seconds: float = 0.0
     setup_seconds: float = 0.0
     run: CompletedRun | None = field(default=None, repr=False, compare=False)  # None for a result that was read from a folder
 
@@ -94,9 +105,8 @@ class Result:
             tests = frame[predicted].sum(axis=1)
             frame = insert_column(frame, place, "accuracy", (hits / tests).where(tests > 0))
             frame = insert_column(frame, place, "test", tests)
-        return insert_column(
-            frame, place, "train", self._of_clients(frame, lambda draw: next(iter(draw.rosters.values())).column("train").to_numpy())
-        )
+        train = self._of_clients(frame, lambda draw: next(iter(draw.rosters.values())).column("train").to_numpy())
+        return insert_column(frame, place, "train", train)
 
     def _named(self, frame: "pd.DataFrame") -> "pd.DataFrame":
         """The frame with the clients' names beside their numbers."""
@@ -216,14 +226,14 @@ MAX_REASONS = 5  # reasons named in the message
 class NothingFinishedError(RuntimeError):
     """No lane of a study reached the end.
 
-    `result` has the rounds before and every reason. For a comparison it is that of the first federation, and `comparison` is the whole.
+    Args:
+        result: The rounds before, and every reason; of a comparison, those of the first federation.
+        comparison: The whole comparison, where it is one.
     """
 
     def __init__(self, result: Result, comparison: Comparison | None = None) -> None:
         self.result, self.comparison = result, comparison
-        super().__init__(
-            " ".join(map(describe_failures, list_results(comparison))) if comparison is not None else describe_failures(result)
-        )
+        super().__init__(" ".join(map(describe_failures, [result] if comparison is None else list_results(comparison))))
 
 
 def check_finished(result: Result) -> Result:

@@ -7,10 +7,11 @@ data or another loss are refused.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from coterie._util.errors import UserError
+from coterie._util.files import FolderLock
 from coterie._util.json_io import read_json, read_json_object
-from coterie._util.locks import FolderLock
 from coterie.analysis.comparison import Comparison
 from coterie.core.plan import Plan
 from coterie.core.specs import check_trust
@@ -42,60 +43,52 @@ class Extension:
         return make_design(spec, source, first=design.draws[0], draws=wanted, seeds=self.seeds or design.seeds)
 
 
+UNCHANGED = Extension()
+
+
 def resume_study(
     folder: Path,
     *,
-    more: Extension | None = None,
+    more: Extension = UNCHANGED,
     data_dir: Path | None = None,
-    threads: int | None = None,
-    workers: int | None = None,
-    ray: str | None = None,
-    microbatch: int | None = None,
     trust: bool = False,
     callbacks: Iterable[Callback] = (),
+    **execution: Any,
 ) -> Result:
-    """Resume a study and run it to its end. Code that its folder names needs `trust`."""
-    more = more or Extension()
+    """Resume a study and run it to its end. Code that its folder names needs `trust`; `execution` is as `Execution.override` reads it."""
     if more.draws is not None:
         raise UserError(f"Draws are for comparisons, and {folder} is a study: omit them.")
     with FolderLock(folder):
         finish_growing(folder)
     stored = Settings.from_json(read_json(folder / "settings.json"))
     settings = replace(stored, seeds=more.seeds or stored.seeds, plan=more.plan(stored.plan))
-    check_trust([settings.model], str(folder), trust)
-    check_trust(settings.methods, str(folder), trust, "method")
-    check_trust([settings.plan.selection], str(folder), trust, "sampler")
+    _check_code(settings, folder, trust)
     if (folder / "data.json").is_file() and not read_json_object(folder / "data.json"):
         raise UserError(f"{folder} is of a real federation, whose data are with its sites: resume it with 'coterie launch --resume'.")
     try:
         study = Study.prepare(settings, data_dir=data_dir, methods=[build(spec, trust=trust) for spec in settings.methods])
     except UserError as error:
         raise _make_resume_error(folder, error) from error
-    execution = _override_execution(Execution.read(folder / "execution.json"), threads, microbatch, workers, ray)
-    return study.run(out=folder, resume=True, execution=execution, callbacks=callbacks)
+    now = _override_execution(Execution.read(folder / "execution.json"), **execution)
+    return study.run(out=folder, resume=True, execution=now, callbacks=callbacks)
 
 
 def resume_comparison(
     folder: Path,
     *,
-    more: Extension | None = None,
+    more: Extension = UNCHANGED,
     budget: float | None = None,
     data_dir: Path | None = None,
-    threads: int | None = None,
-    workers: int | None = None,
-    ray: str | None = None,
-    microbatch: int | None = None,
     trust: bool = False,
     callbacks: Iterable[Callback] = (),
+    **execution: Any,
 ) -> Comparison:
     """Resume a comparison and run it to its end, or for so many minutes; new studies run with the settings of the first."""
     request = ComparisonRequest.from_json(read_json_object(folder / REQUEST), folder / REQUEST)
-    check_trust([request.model], str(folder), trust)
-    check_trust(request.methods, str(folder), trust, "method")
+    _check_code(request, folder, trust)
     check_trust([] if request.metric is None else [request.metric], str(folder), trust, "metric")
-    check_trust([request.plan.selection], str(folder), trust, "sampler")
     started = [path for name in request.folders for path in (folder / name, folder / "tuning" / name) if is_study(path)]
-    execution = Execution.read(started[0] / "execution.json") if started else Execution()
+    stored = Execution.read(started[0] / "execution.json") if started else Execution()
     try:
         entries = [(spec, build(spec, trust=trust)) for spec in request.methods]
         sources = [make_draws(spec, data_dir) for spec in request.data]
@@ -103,18 +96,20 @@ def resume_comparison(
             source(design.draws[0])  # loads it
     except UserError as error:
         raise _make_resume_error(folder, error) from error
-    more = more or Extension()
     designs = tuple(more.design(*one) for one in zip(request.data, sources, request.designs, strict=True))
     request = replace(request, designs=designs, plan=more.plan(request.plan))
-    execution = replace(_override_execution(execution, threads, microbatch, workers, ray), seeds_per_wave=None)
-    return run_request(request, entries, sources, folder, True, budget, execution, tuple(callbacks))
+    now = replace(_override_execution(stored, **execution), seeds_per_wave=None)
+    return run_request(request, entries, sources, folder, True, budget, now, tuple(callbacks))
 
 
-def _override_execution(
-    execution: Execution, threads: int | None, microbatch: int | None, workers: int | None, ray: str | None
-) -> Execution:
-    gpus = execution.gpus_per_wave if ray is not None else 0
-    return execution.override(Execution(threads=threads, microbatch=microbatch, workers=workers, ray=ray, gpus_per_wave=gpus))
+def _check_code(stored: Settings | ComparisonRequest, folder: Path, trust: bool) -> None:
+    check_trust([stored.model], str(folder), trust)
+    check_trust(stored.methods, str(folder), trust, "method")
+    check_trust([stored.plan.selection], str(folder), trust, "sampler")
+
+
+def _override_execution(stored: Execution, *, ray: str | None = None, **given: Any) -> Execution:
+    return stored.override(Execution(ray=ray, gpus_per_wave=stored.gpus_per_wave if ray is not None else 0, **given))
 
 
 def _make_resume_error(folder: Path, error: UserError) -> UserError:

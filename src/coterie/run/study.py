@@ -1,9 +1,9 @@
-"""A study: draws x methods x seeds, run wave by wave and recorded."""
+"""A study: draws x methods x seeds. Its folder is created or resumed, and its lanes are run wave by wave and recorded."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from coterie._util.errors import UserError
+from coterie._util.files import FolderLock
+from coterie._util.json_io import format_json, read_json, read_json_object
 from coterie.analysis.roles import check_groups, collect_facts
 from coterie.core.local import Local
 from coterie.core.method import Method, Problem
@@ -19,36 +21,145 @@ from coterie.core.plan import Plan, parse_attack
 from coterie.data.catalogue import load
 from coterie.data.checks import describe_scale_problem
 from coterie.data.client_scenarios import add_unseen, check_test_samples
+from coterie.data.content import find_differences, hash_contents
 from coterie.data.federation import Federation
 from coterie.engines.batched import make_engine
 from coterie.engines.engine import Engine
-from coterie.engines.loss import Loss, get_loss, make_per_sample
+from coterie.engines.loss import Loss, cross_entropy, get_loss, make_per_sample
 from coterie.engines.world import World, check_fit
+from coterie.evidence.folder import get_roster_path, is_free, read_roster
+from coterie.evidence.manifest import is_study, repair_routes, repair_study
 from coterie.evidence.reader import Evidence
 from coterie.evidence.records import LaneKey, RoundRecord
-from coterie.evidence.settings import Settings
+from coterie.evidence.restore import RestoredLane, restore
+from coterie.evidence.settings import Settings, find_obstacles
 from coterie.evidence.tables import make_roster_table, make_tables
+from coterie.evidence.writer import Writer, finish_growing, grow
 from coterie.methods.catalogue import build, get_spec
 from coterie.models.catalogue import GivenModel, build_model, resolve_model
 from coterie.run.async_rounds import check_async_methods, check_speeds
 from coterie.run.callbacks import Callback, make_watchers, notify
 from coterie.run.driver import run_waves
+from coterie.run.environment import describe_environment, find_changes
 from coterie.run.execution import Execution, make_plan, override_workers
 from coterie.run.lanes import Lane, check_early_stopping, make_lanes
-from coterie.run.open_study import OpenedStudy, StudyOpener
 from coterie.run.recorder import CheckpointSchedule, Recorder
 from coterie.run.result import CompletedRun, Result, check_finished
 from coterie.run.waves import TimeLimit, check_memory
 from coterie.run.workers.scheduler import run_on_workers
+
+LOSS = "loss"  # in environment.json
+
+
+@dataclass(frozen=True)
+class OpenedStudy:
+    """A study's folder, locked for this process."""
+
+    writer: Writer
+    execution: Execution  # as the study was started
+    lanes: Mapping[LaneKey, RestoredLane]  # those that have started
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StudyOpener:
+    """A study and the folder it is written to."""
+
+    out: Path
+    settings: Settings
+    rosters: Mapping[int, pa.Table]
+    worlds: Mapping[int, World]  # none in a real federation: the server has no data
+
+    def open(self, execution: Execution, resume: bool) -> OpenedStudy:
+        """Create the folder, or resume the study in it with its stored execution settings."""
+        resolved = execution.resolve()
+        data = {str(draw): hash_contents(world.federation) for draw, world in self.worlds.items()}
+        extras = {"execution": asdict(resolved), "environment": describe_environment() | {LOSS: self._loss()}, "data": data}
+        if resume and is_study(self.out):
+            hold = FolderLock(self.out)
+            try:
+                return self._resume(hold, execution, extras)
+            except BaseException:
+                hold.close()
+                raise
+        if resume and not is_free(self.out, "settings.json"):
+            raise UserError(f"{self.out} holds no study to resume: name the folder that --out made, or omit --resume.")
+        return OpenedStudy(Writer.create(self.out, self.settings, extras, self.rosters), resolved, {})
+
+    def _resume(self, hold: FolderLock, execution: Execution, extras: Mapping[str, Any]) -> OpenedStudy:
+        out = self.out
+        finish_growing(out)
+        texts = {"settings": self.settings.as_json(), **extras}
+        notices = repair_study(out, {f"{name}.json": format_json(tree) for name, tree in texts.items()})
+        stored = Settings.from_json(read_json(out / "settings.json"))
+        if other := find_obstacles(stored, self.settings):
+            raise UserError(
+                f"{out} holds another study (it differs in {'; '.join(other)}): choose another --out. A study can get more methods, seeds, "
+                "draws or rounds: name those that it has and those that come."
+            )
+        self._check_data(extras["data"])
+        self._check_loss(read_json_object(out / "environment.json").get(LOSS))
+        lanes, lost = restore(out)
+        notices += lost + repair_routes(out)
+        if now := find_changes(read_json_object(out / "environment.json"), extras["environment"]):
+            notices.append(f"The study continues under {', '.join(now)}: losses may differ in their last bits from those of one run.")
+        if grows := stored.differences(self.settings):
+            grow(out, self.settings, extras["data"], self.rosters)
+        writer = Writer(out, hold)
+        notices += writer.rosters(self.rosters)  # clients may have joined
+        for sentence in [*([f"the study grows in {', '.join(grows)}"] if grows else []), *notices]:
+            writer.log(sentence)
+        kept = Execution.read(out / "execution.json").override(execution).resolve()
+        return OpenedStudy(writer, kept, lanes, tuple(notices))
+
+    def _loss(self) -> str:
+        """The name of the loss: a user's own loss is given in Python and is in no settings."""
+        losses = {world.loss for world in self.worlds.values()} or {cross_entropy}
+        return ", ".join(sorted(getattr(loss, "__name__", type(loss).__name__) for loss in losses))
+
+    def _check_loss(self, before: object) -> None:
+        """Refuse another loss than the study began with."""
+        if before != self._loss():
+            raise UserError(
+                f"{self.out} was started with the loss {before!r}, not {self._loss()!r}: resume in Python with the same, as in "
+                "study(..., loss=..., resume=True)."
+            )
+
+    def _check_data(self, data: Mapping[str, Mapping[str, str]]) -> None:
+        """Refuse other data than those the study began with."""
+        path = self.out / "data.json"
+        before = read_json_object(path) if path.exists() else {}
+        other = [name for draw in before for name in find_differences(before[draw], data[draw])]
+        if not before:  # the clients are all that is known of a real federation
+            other = ["clients" for draw, roster in self.rosters.items() if not self._has_known_clients(draw, roster)]
+        if other:
+            what = f"{', '.join(dict.fromkeys(other))} of {self.settings.data!r} differ"
+            raise UserError(
+                f"The data of {self.out} are not those it was started with ({what}): resume with those, or start over in another --out."
+            )
+
+    def _has_known_clients(self, draw: int, roster: pa.Table) -> bool:
+        """Whether a roster starts with the clients of the stored one. In a real federation clients may join."""
+        try:
+            before = read_roster(get_roster_path(self.out, draw))
+        except UserError:  # it is written again
+            return True
+        return bool(roster["id"].to_pylist()[: len(before)] == before["id"].to_pylist())
+
 
 MAX_KEPT_ANSWERS = 1_000_000  # test samples up to which the last round's answers are kept one by one: an eighth of a megabyte a lane
 
 
 @dataclass(frozen=True)
 class Study:
-    """A study ready to run: the server's view of each draw, and the methods.
+    """A study ready to run: the server's view of each draw, and the methods. `study` makes and runs one in a single call.
 
     A simulation also has worlds, from which its engine is made; a real federation brings its own engine.
+
+    Example:
+        >>> from coterie.evidence.settings import Settings
+        >>> made = ct.Study.prepare(Settings(methods=("fedavg",), data="heart"))  # doctest: +SKIP
+        >>> result = made.run(out=Path("runs/heart"))  # doctest: +SKIP
     """
 
     settings: Settings
@@ -91,9 +202,9 @@ class Study:
         losses = {
             draw: get_loss(settings.plan.loss, each.task) if loss is None else make_per_sample(loss) for draw, each in federations.items()
         }
-        worlds = {draw: World.of(each, settings.model, losses[draw], attack, make) for draw, each in federations.items()}
+        worlds = {draw: World.from_spec(each, settings.model, losses[draw], attack, make) for draw, each in federations.items()}
         for world in worlds.values():
-            settings.plan.check(world.federation.seen)
+            settings.plan.check(world.federation.participants)
             settings.plan.check_sites(world.federation.sites, settings.data)
             world.federation.check_disjoint()
             check_test_samples(world.federation, settings.data)
@@ -103,7 +214,7 @@ class Study:
             settings,
             problems={draw: world.problem for draw, world in worlds.items()},
             # groups are compared with the true ones of the last round
-            rosters={draw: make_roster_table(world.federation.at(settings.plan.rounds)) for draw, world in worlds.items()},
+            rosters={draw: make_roster_table(world.federation.at_round(settings.plan.rounds)) for draw, world in worlds.items()},
             methods=made,
             worlds=worlds,
             changing=settings.plan.sample_size is not None or any(world.federation.later for world in worlds.values()),
@@ -131,6 +242,9 @@ class Study:
             callbacks: Watch the run.
             budget: A time limit: a wave that would not fit is not started, and one that exceeds it ends with a whole segment, so that
                 the evidence holds the same rounds of all methods for every seed.
+
+        Returns:
+            The result, also where the time limit ended the run early.
         """
         execution, watchers = execution or Execution(), list(callbacks)
         check_speeds(self.settings.plan, self.problems.values())
@@ -251,6 +365,9 @@ def study(
         ray: A Ray cluster that does so: "auto" or its address.
         callbacks: Watch the run. Default: a progress bar in a notebook.
         settings: Those of `Plan` and `Local` by name: rounds, cohort, epochs, batch_size, lr and the others.
+
+    Returns:
+        The result: tables, curves and the evidence.
 
     Raises:
         NothingFinishedError: If no lane reaches the end; it has the reasons and the partial result.

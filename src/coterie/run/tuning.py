@@ -26,7 +26,7 @@ from coterie.methods.wrapper import RateOverride
 RATE_GRID = (0.003, 0.01, 0.03, 0.1, 0.3)
 MAX_EXTENSIONS = 2  # times that a grid is extended on each side where a method's best rate is its edge
 TOLERANCE = 1e-6  # rates that differ by less are the same: 10 * 0.03 is not 0.3
-VALIDATION_SHARE = 0.1  # of each client's samples, for validation, where the spec does not say
+VALIDATION_SHARE = 0.1  # of each client's samples, for validation, where the spec has none
 
 LabelledMethod = tuple[str, Method[Any]]  # a label and the method it names
 Rates = Sequence[float] | Mapping[str, Sequence[float]]  # of all methods, or of each by label

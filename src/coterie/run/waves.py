@@ -33,17 +33,13 @@ def estimate_memory(lane: Lane, rounds: int | None = None) -> int:
 
 def estimate_minimum(lane: Lane) -> int:
     """Bytes that a lane needs at least: the largest reply, and what it keeps."""
-    return (
-        FLOAT_BYTES * lane.problem.layout.size * max(_count_trained(lane), _count_placed(lane))
-        + estimate_state_bytes(lane)
-        + _count_served_bytes(lane)
-    )
+    return _count_reply_bytes([lane]) + estimate_state_bytes(lane) + _count_served_bytes(lane)
 
 
 def estimate_state_bytes(lane: Lane, rounds: int | None = None) -> int:
     """Bytes of models in a lane's state, at its end or after so many rounds: the size of a checkpoint."""
     clients, rounds = len(lane.problem.roster), lane.plan.rounds if rounds is None else rounds
-    asked = clients if lane.method.memory_needs.everybody else min(clients, (lane.plan.cohort or clients) * rounds)
+    asked = clients if lane.method.memory_needs.all_train else min(clients, (lane.plan.cohort or clients) * rounds)
     return int(FLOAT_BYTES * lane.problem.layout.size * asked * lane.method.memory_needs.kept)
 
 
@@ -80,16 +76,16 @@ def _count_reply_bytes(wave: Sequence[Lane]) -> int:
 def _count_trained(lane: Lane) -> int:
     """The most clients whose models are received at once, to be mixed."""
     clients, memory_needs = len(lane.problem.roster), lane.method.memory_needs
-    return clients if memory_needs.everybody else min(max(lane.plan.cohort or clients, memory_needs.gathered), clients)
+    return clients if memory_needs.all_train else min(max(lane.plan.cohort or clients, memory_needs.gathered), clients)
 
 
 def _count_placed(lane: Lane) -> int:
     """The most newcomers whose models are received at once, to be compared."""
-    memory_needs, clients, everybody = lane.method.memory_needs, len(lane.problem.roster), lane.problem.everybody
+    memory_needs, clients, whole = lane.method.memory_needs, len(lane.problem.roster), lane.problem.with_unseen
     if not memory_needs.placing:
         return 0
-    unseen = 0 if everybody is None else len(everybody.roster) - clients
-    come = max(0 if memory_needs.everybody else min(lane.plan.evaluate_clients or clients, clients), unseen)
+    unseen = 0 if whole is None else len(whole.roster) - clients
+    come = max(0 if memory_needs.all_train else min(lane.plan.evaluate_clients or clients, clients), unseen)
     return min(come, memory_needs.count_newcomers_at_once(lane.problem.layout.size, lane.plan.cohort or clients))
 
 

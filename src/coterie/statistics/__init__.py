@@ -1,63 +1,33 @@
 """Statistics of paired studies: which SciPy test, on what, and what special cases mean."""
 
-from coterie.statistics.clients import Hits, WorseOff, compute_test_interval, find_worse_off
-from coterie.statistics.intervals import Interval, compute_draw_interval, compute_seed_interval
-from coterie.statistics.judgement import (
-    ClaimTests,
-    Equivalence,
-    Judgement,
-    Sources,
-    check_equivalence,
-    compute_claim_tests,
-    compute_sources,
-    correct_claims,
-    judge,
-)
-from coterie.statistics.paired import (
-    LEVEL,
-    PairedTest,
-    RoundTests,
-    compare_pairs,
-    compare_rounds,
-    compute_interval,
-    compute_partial_conjunction,
-    compute_t_bands,
-    compute_trends,
-    correct_holm,
-)
-from coterie.statistics.ranking import Ranking, compute_critical_difference, rank_methods
-from coterie.statistics.variance_components import VarianceComponents, estimate_variance_components
-
-__all__ = [
-    "LEVEL",
-    "ClaimTests",
-    "Equivalence",
-    "Hits",
-    "Interval",
-    "Judgement",
-    "PairedTest",
-    "Ranking",
-    "RoundTests",
-    "Sources",
-    "VarianceComponents",
-    "WorseOff",
-    "check_equivalence",
-    "compare_pairs",
-    "compare_rounds",
-    "compute_claim_tests",
-    "compute_critical_difference",
-    "compute_draw_interval",
-    "compute_interval",
-    "compute_partial_conjunction",
-    "compute_seed_interval",
-    "compute_sources",
-    "compute_t_bands",
-    "compute_test_interval",
-    "compute_trends",
-    "correct_claims",
-    "correct_holm",
-    "estimate_variance_components",
-    "find_worse_off",
-    "judge",
-    "rank_methods",
-]
+from coterie.statistics.clients import Hits as Hits
+from coterie.statistics.clients import WorseOff as WorseOff
+from coterie.statistics.clients import compute_test_interval as compute_test_interval
+from coterie.statistics.clients import find_worse_off as find_worse_off
+from coterie.statistics.intervals import Interval as Interval
+from coterie.statistics.intervals import compute_draw_interval as compute_draw_interval
+from coterie.statistics.intervals import compute_seed_interval as compute_seed_interval
+from coterie.statistics.judgement import ClaimTests as ClaimTests
+from coterie.statistics.judgement import Equivalence as Equivalence
+from coterie.statistics.judgement import Judgement as Judgement
+from coterie.statistics.judgement import Sources as Sources
+from coterie.statistics.judgement import check_equivalence as check_equivalence
+from coterie.statistics.judgement import compute_claim_tests as compute_claim_tests
+from coterie.statistics.judgement import compute_sources as compute_sources
+from coterie.statistics.judgement import correct_claims as correct_claims
+from coterie.statistics.judgement import judge as judge
+from coterie.statistics.paired import LEVEL as LEVEL
+from coterie.statistics.paired import PairedTest as PairedTest
+from coterie.statistics.paired import Ranking as Ranking
+from coterie.statistics.paired import RoundTests as RoundTests
+from coterie.statistics.paired import compare_pairs as compare_pairs
+from coterie.statistics.paired import compare_rounds as compare_rounds
+from coterie.statistics.paired import compute_critical_difference as compute_critical_difference
+from coterie.statistics.paired import compute_interval as compute_interval
+from coterie.statistics.paired import compute_partial_conjunction as compute_partial_conjunction
+from coterie.statistics.paired import compute_t_bands as compute_t_bands
+from coterie.statistics.paired import compute_trends as compute_trends
+from coterie.statistics.paired import correct_holm as correct_holm
+from coterie.statistics.paired import rank_methods as rank_methods
+from coterie.statistics.variance_components import VarianceComponents as VarianceComponents
+from coterie.statistics.variance_components import estimate_variance_components as estimate_variance_components

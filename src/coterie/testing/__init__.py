@@ -1,1 +1,1 @@
-"""For anyone who writes a method: the contract battery, a fake engine, play."""
+"""For authors of methods: the contract battery, a fake engine, play."""

@@ -47,7 +47,7 @@ class Checked:
     """A method under test: how to make it, and its exceptions."""
 
     make: Callable[[], Method[Any]]
-    aggregate_is_final: bool = True  # False: something (a server optimiser) moves the models after they were mixed
+    aggregate_is_final: bool = True  # False: models are not what `mix` gives, as after a server optimiser or of a median
 
     def play(self, **options: Any) -> History:
         return play(self.make(), **options)
@@ -140,10 +140,10 @@ def check_each_ask_may_lose_replies(subject: Checked) -> None:
 
 def check_empty_cohort_leaves_the_state(subject: Checked) -> None:
     """A round in which no client answers changes nothing and mixes nothing."""
-    everybody = worlds.make_world().problem.roster.clients
+    clients = worlds.make_world().problem.roster.clients
     for history in (
-        subject.play(engine=AlteredEngine(drop_replies(everybody, (2,)))),
-        subject.play(missing=(everybody, (2,))),
+        subject.play(engine=AlteredEngine(drop_replies(clients, (2,)))),
+        subject.play(missing=(clients, (2,))),
     ):
         assert history.data[2] == history.data[1]
         assert history.records[2].notes.mixing is None
@@ -178,7 +178,8 @@ def check_matrix_is_what_happened(subject: Checked) -> None:
         if subject.aggregate_is_final:
             (old,), (new,) = list_models(before), list_models(after)
             trained: Trained = replies[record.round_].of(mixing.clients)
-            assert mix(mixing, trained.vectors, old).tobytes() == new.tobytes()
+            again = mix(mixing, trained.vectors, old)
+            assert again.tobytes() == new.tobytes(), "the matrix does not give the models; of a median: Checked(aggregate_is_final=False)"
 
 
 def check_invalid_replies_are_refused(subject: Checked) -> None:
@@ -210,12 +211,12 @@ def check_invalid_replies_are_refused(subject: Checked) -> None:
 
 def check_odd_cohorts(subject: Checked) -> None:
     """One client, a cohort of one, identical clients, updates of zero, a world of dropouts and stragglers: defined cases."""
-    everybody = replace(PLAN, cohort=None)
-    assert_finite(subject.play(world=worlds.make_single_client_world(), plan=everybody))
+    whole = replace(PLAN, cohort=None)
+    assert_finite(subject.play(world=worlds.make_single_client_world(), plan=whole))
     assert_finite(subject.play(plan=replace(PLAN, cohort=1)))
     assert_finite(subject.play(world=worlds.make_identical_world()))
     assert_finite(subject.play(plan=replace(PLAN, dropout=0.5, stragglers=0.5), rounds=4))
-    still = subject.play(engine=AlteredEngine(zero_updates), plan=everybody)
+    still = subject.play(engine=AlteredEngine(zero_updates), plan=whole)
     assert_finite(still)
     for after in list_models(still.states[-1]):  # a method may let go of models, as `restarts` does
         alike = [before for before in list_models(still.states[0]) if before.shape == after.shape]
@@ -237,10 +238,10 @@ def check_serves_every_client(subject: Checked) -> None:
     state = play_undisturbed(subject.make())[0].states[-1]
     before = to_bytes(state)
     known = worlds.make_world().problem.roster.clients
-    everybody = _serve_models(subject, state, worlds.make_world(), known)
+    all_models = _serve_models(subject, state, worlds.make_world(), known)
     for clients in (np.array([1, 4]), np.array([5]), np.array([4, 0, 3]), np.zeros(0, np.int64), known):
         some = _serve_models(subject, state, worlds.make_world(), clients)
-        assert all(some[client].tobytes() == everybody[client].tobytes() for client in some)
+        assert all(some[client].tobytes() == all_models[client].tobytes() for client in some)
     grown = worlds.make_newcomer_world()
     _serve_models(subject, state, grown, grown.problem.roster.clients)
     _serve_models(subject, state, grown, np.array([7]))

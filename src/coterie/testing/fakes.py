@@ -54,8 +54,8 @@ def make_layout(*tensors: tuple[int, TensorKind]) -> Layout:
 def make_context(
     sizes: Sequence[int], shape: Layout | int = 2, *, plan: Plan | None = None, seed: int = 0, round_: int = 1, truth: Ids | None = None
 ) -> Context:
-    """A round with these clients, all of them picked unless the plan says otherwise; `shape` is a layout or a number of weights."""
-    roster = Roster.of([f"client-{i}" for i in range(len(sizes))], np.array(sizes))
+    """A round with these clients, all of them picked unless the plan picks fewer; `shape` is a layout or a number of weights."""
+    roster = Roster.from_sizes([f"client-{i}" for i in range(len(sizes))], np.array(sizes))
     shape = make_layout((shape, "weight")) if isinstance(shape, int) else shape
     return Context(roster, shape, plan or Plan(local=Local(lr=0.1)), seed, round_, truth=truth)
 

@@ -1,7 +1,6 @@
 """Small federations for tests: six clients of different sizes, five features, three classes; generated from keys."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -36,9 +35,9 @@ def make_federation(sizes: tuple[int, ...] = SIZES, *, classes: int = CLASSES, i
         y=np.concatenate(y),
         classes=tuple("abcdefgh"[:classes]),
         ids=tuple(f"client-{i}" for i in range(len(sizes))),
-        train=Parts.of([p[0] for p in parts]),
-        validation=Parts.of([p[1] for p in parts]),
-        test=Parts.of([p[2] for p in parts]),
+        train=Parts.from_lists([p[0] for p in parts]),
+        validation=Parts.from_lists([p[1] for p in parts]),
+        test=Parts.from_lists([p[2] for p in parts]),
         central=(rng.normal(size=(10, FEATURES)).astype(np.float32), rng.integers(classes, size=10)),
     )
 
@@ -46,7 +45,7 @@ def make_federation(sizes: tuple[int, ...] = SIZES, *, classes: int = CLASSES, i
 @lru_cache
 def make_world(model: str = "mclr") -> World:
     """The tiny federation with a model; the same object each time, so that engines set it up once."""
-    return World.of(make_federation(), model)
+    return World.from_spec(make_federation(), model)
 
 
 def make_task_federation(task: TaskName) -> Federation:
@@ -63,31 +62,33 @@ def make_task_federation(task: TaskName) -> Federation:
         return made
     named = ("u", "v", "w") if task == "multilabel" else ("price",)
     known = Task(task, mean=10.0, deviation=2.0) if task == "regression" else Task(task)
-    return made.with_(y=labels(made.x), central=(made.central[0], labels(made.central[0])), classes=named, task=known, name=f"tiny {task}")
+    return made.replace(
+        y=labels(made.x), central=(made.central[0], labels(made.central[0])), classes=named, task=known, name=f"tiny {task}"
+    )
 
 
 @lru_cache
 def make_task_world(task: TaskName, model: str = "mclr") -> World:
     """The tiny federation of a task with a model; the same object each time."""
-    return World.of(make_task_federation(task), model)
+    return World.from_spec(make_task_federation(task), model)
 
 
 @lru_cache
 def make_newcomer_world() -> World:
     """The tiny federation after two more clients have joined."""
-    return World.of(make_federation((*SIZES, 8, 6)), "mclr")
+    return World.from_spec(make_federation((*SIZES, 8, 6)), "mclr")
 
 
 @lru_cache
 def make_single_client_world() -> World:
     """A federation of one client."""
-    return World.of(make_federation(SIZES[:1]), "mclr")
+    return World.from_spec(make_federation(SIZES[:1]), "mclr")
 
 
 @lru_cache
 def make_identical_world() -> World:
     """Five clients that hold the same samples."""
-    return World.of(make_federation((8,) * 5, identical=True), "mclr")
+    return World.from_spec(make_federation((8,) * 5, identical=True), "mclr")
 
 
 @lru_cache
@@ -103,19 +104,3 @@ def make_custom_world(federation: Federation, build: Callable[[], nn.Module], na
     """A world whose module a function makes."""
     spec = ModelSpec(name, federation.input_shape, len(federation.classes), lambda text, shape, outputs: build())
     return World(federation, spec, **options)
-
-
-def renumber_clients(federation: Federation, order: tuple[int, ...]) -> Federation:
-    """The same clients, ids and samples under other numbers: client i of the result is client order[i] of the original."""
-
-    def parts(old: Parts) -> Parts:
-        return Parts.of([old[i] for i in order])
-
-    assert federation.validation is not None
-    return replace(
-        federation,
-        ids=tuple(federation.ids[i] for i in order),
-        train=parts(federation.train),
-        test=parts(federation.test),
-        validation=parts(federation.validation),
-    )

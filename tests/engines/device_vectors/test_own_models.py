@@ -66,7 +66,7 @@ def test_rows_that_are_held_are_a_table_with_a_row_for_everybody(clients: int, s
         dense[who] = values
         assert sparse.get_all_rows().tolist() == dense.tolist()
         some = draw.permutation(clients)[: draw.integers(0, clients + 1)]
-        models, start = sparse.begun(some)
+        models, start = sparse.get_starts(some)
         assert np.asarray(models)[start].tolist() == dense[some].tolist()
         assert len(models) == 1 + np.count_nonzero(sparse.has_row[some])
     again = states.from_bytes(states.to_bytes(sparse))
@@ -77,7 +77,7 @@ def test_nothing_is_fetched_to_put_rows_beside_others_or_to_begin_from_them(fetc
     values = np.arange(12, dtype=np.float32).reshape(4, 3)
     own = ClientTable.empty(5, np.zeros(3, np.float32)).put(np.array([0, 1]), held(values[:2]))
     own = own.put(np.array([1, 3]), held(values[2:])).put(np.zeros(0, np.int64), values[:0])
-    models, start = own.begun(np.arange(5))
+    models, start = own.get_starts(np.arange(5))
     assert isinstance(models, DeviceVectors)
     assert isinstance(own.of(np.array([3, 0])), DeviceVectors)
     assert fetches == []
@@ -93,7 +93,7 @@ def test_who_keeps_a_few_rows_does_not_keep_the_whole_stack_alive() -> None:
         assert_array_equal(own.rows, stack[span])
 
 
-WORLD = World.of(worlds.make_federation(), "mlp(5)")
+WORLD = World.from_spec(worlds.make_federation(), "mlp(5)")
 PLAN = Plan(rounds=3, cohort=4, local=Local(epochs=1, batch_size=4, lr=0.1), evaluate_every=3)
 
 
@@ -145,7 +145,7 @@ def asked(engine: Engine, ask: Any) -> Any:
 @pytest.mark.parametrize("two", [False, True])
 def test_own_models_and_losses_are_judged_in_tensors_as_one_by_one(model: str, two: bool, device: str) -> None:
     federation = worlds.make_federation(classes=2) if two else worlds.make_federation()
-    world = World.of(federation, model)
+    world = World.from_spec(federation, model)
     draw, n = np.random.default_rng(0), len(federation.ids)
     models = draw.normal(size=(n + 1, world.model.layout.size)).astype(np.float32)
     with BatchedEngine(world, device, holds=True, threads=1) as engine, LoopEngine(world) as loop:

@@ -15,7 +15,7 @@ from coterie.methods import fesem_ma
 from coterie.methods.fesem_ma import align_models, build_layer_chain, compute_matching_costs
 from coterie.methods.robust import compute_trimmed_mean
 from engines.device_vectors.test_rows import DEVICES, held, some
-from methods.test_matching import KINDS, made, shuffled
+from methods.test_fesem_ma_matching import KINDS, made, shuffled
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -34,7 +34,7 @@ def models_of(world: World, count: int, seed: int = 0) -> Floats:
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=4), st.sampled_from(["mclr", "mlp(4)"]), st.integers(1, 4), st.integers(0, 99))
 def test_many_models_are_judged_as_each_of_them_and_as_probabilities_have_it(sizes: list[int], model: str, count: int, seed: int) -> None:
-    world = World.of(worlds.make_federation(tuple(sizes)), model)
+    world = World.from_spec(worlds.make_federation(tuple(sizes)), model)
     dense = NumpyEvaluator(world.federation, get_layer_sizes(world))
     rows = np.random.default_rng(seed).permutation(len(world.federation.x))
     models = models_of(world, count, seed)
@@ -57,7 +57,7 @@ def test_models_on_a_device_are_judged_together_as_each_of_them(
     device: str, model: str, large: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dense_module, "LARGE", large)  # nought: piece by piece
-    world = World.of(worlds.make_federation((40, 7, 300)), model)
+    world = World.from_spec(worlds.make_federation((40, 7, 300)), model)
     dense, models = TorchEvaluator(world.federation, get_layer_sizes(world), torch.device(device)), models_of(world, 5)
     models[3, 0] = np.nan
     for rows in (np.random.default_rng(0).permutation(len(world.federation.x)), np.array([4]), None):
@@ -169,7 +169,7 @@ def test_pieces_are_whole_blocks_and_leave_no_sample_by_itself(samples: int, thr
 
 def test_models_of_any_kind_are_counted_together_as_each_by_itself() -> None:
     """As on a GPU, where each model is judged by itself, by a module's predictions."""
-    world = World.of(worlds.make_federation(), "mlp(4,4,4)")  # too deep for the kernels
+    world = World.from_spec(worlds.make_federation(), "mlp(4,4,4)")  # too deep for the kernels
     everybody, models = world.problem.roster.clients, models_of(world, 4)
     asks = [
         *stamped(world, *(Serving.one(everybody, model) for model in models)),
@@ -196,7 +196,7 @@ def test_only_one_model_of_more_than_two_classes_is_judged() -> None:
     assert find_only_model(Evaluate(serving), federation, None) is None
     one = Serving.one(np.arange(1), np.ones(18, np.float32))
     assert find_only_model(Evaluate(one), federation, None) is not None  # on the central set
-    assert find_only_model(Evaluate(one), federation.with_(central=None), None) is None
+    assert find_only_model(Evaluate(one), federation.replace(central=None), None) is None
     assert find_only_model(Evaluate(serving), worlds.make_federation(classes=2), parts) is None
     assert find_only_model(Evaluate(serving.take(np.zeros(0, np.int64))), federation, parts) is None
     assert find_only_model(Evaluate(Serving(serving.clients, np.ones((2, 18), np.float32), np.arange(6) % 2)), federation, parts) is None

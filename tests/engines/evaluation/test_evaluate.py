@@ -89,7 +89,7 @@ def test_central_set_judges_every_row() -> None:
 
 
 def test_no_central_set() -> None:
-    federation = worlds.make_federation().with_(central=None)
+    federation = worlds.make_federation().replace(central=None)
     with pytest.raises(ValueError, match="no central test set"):
         evaluated(Evaluate(Serving.one(np.arange(1), MODELS[0]), "central"), federation, lambda *_: (np.zeros((0, 3)), np.zeros(0)), None)
 
@@ -98,7 +98,7 @@ def test_nobody_and_a_client_without_samples() -> None:
     assert len(evaluate(Serving.one(np.zeros(0, np.int64), MODELS[0]))) == 0
     federation = worlds.make_federation()
     test = [part if i != 1 else part[:0] for i, part in enumerate(federation.test)]
-    bare = World.of(federation.with_(test=type(federation.test).of(test)), "mclr")
+    bare = World.from_spec(federation.replace(test=type(federation.test).from_lists(test)), "mclr")
     reply = evaluate(Serving.one(np.arange(3), MODELS[0]), world=bare)
     assert np.isnan(reply.loss).tolist() == [False, True, False]
     assert reply.sizes.tolist() == [4, 0, 4]
@@ -126,7 +126,7 @@ def test_auroc_does_not_need_sorted_owners() -> None:
 
 def test_two_classes_get_an_auroc_and_three_do_not() -> None:
     federation = worlds.make_federation(classes=2)
-    world = World.of(federation, "mclr")
+    world = World.from_spec(federation, "mclr")
     model = np.random.default_rng(0).normal(size=(1, 12)).astype(np.float32)
     reply = evaluate(Serving.one(np.arange(6), model), "train", world)
     for i, samples in enumerate(federation.train):

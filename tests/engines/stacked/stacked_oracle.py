@@ -46,10 +46,10 @@ def noise_world(model: str | nn.Module, shape: tuple[int, ...], sizes: list[int]
         y=draw.integers(0, CLASSES, total),
         classes=tuple("abc"),
         ids=tuple(map(str, range(len(sizes)))),
-        train=Parts.of(np.split(order, np.cumsum(sizes)[:-1])),
-        test=Parts.of([order[:1]] * len(sizes)),
+        train=Parts.from_lists(np.split(order, np.cumsum(sizes)[:-1])),
+        test=Parts.from_lists([order[:1]] * len(sizes)),
     )
-    return World.of(federation, model) if isinstance(model, str) else make_custom_world(federation, lambda: model)
+    return World.from_spec(federation, model) if isinstance(model, str) else make_custom_world(federation, lambda: model)
 
 
 def job_for(world: World, **settings: Array | Any) -> TrainingJob:

@@ -38,7 +38,7 @@ def test_agrees_on_the_models_of_the_catalogue(model: str, shape: tuple[int, ...
     task = noise_world(model, shape, RAGGED)
     if "vocabulary" in model:
         tokens = np.random.default_rng(0).integers(0, 9, task.federation.x.shape)
-        task = replace(task, federation=task.federation.with_(x=tokens))
+        task = replace(task, federation=task.federation.replace(x=tokens))
     rates = np.full(len(RAGGED), 0.02 if optimizer == "sgd" else 0.002)
     job = job_for(task, epochs=np.full(len(RAGGED), epochs), lr=rates, mu=np.array([0, 0.1] * 3))
     expected = oracle(task, job, optimizer)
@@ -151,7 +151,7 @@ def test_the_trial_lets_plain_modules_pass(model: str | nn.Module) -> None:
 
 @pytest.mark.parametrize("change", ["arrivals(share=0.5)", "drift(at=2)"])
 def test_clients_that_come_later_or_change_do_not_trouble_the_trial(change: str) -> None:
-    assert check_stacked(World.of(load(f"digits/rotated(clients=8,groups=2)/{change}"), "mlp(4,4,4)")) is None
+    assert check_stacked(World.from_spec(load(f"digits/rotated(clients=8,groups=2)/{change}"), "mlp(4,4,4)")) is None
 
 
 def test_the_trial_recognises_what_cannot_be_stacked() -> None:

@@ -24,7 +24,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.i
 def texts(model: str = f"lstm(3,1,2,vocabulary={WORDS},width=5)") -> World:
     world = noise_world("mclr", (LONG,), SIZES)
     tokens = np.random.default_rng(3).integers(0, WORDS, world.federation.x.shape)
-    return World.of(world.federation.with_(x=tokens), model)
+    return World.from_spec(world.federation.replace(x=tokens), model)
 
 
 def route(task: World, **settings: Any) -> StackedTrainer:

@@ -68,7 +68,7 @@ class Case:
         if not self.tokens:
             return world
         drawn = np.random.default_rng(seed).integers(0, TOKENS, world.federation.x.shape)
-        return replace(world, federation=world.federation.with_(x=drawn))
+        return replace(world, federation=world.federation.replace(x=drawn))
 
 
 CASES = {

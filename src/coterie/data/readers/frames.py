@@ -154,7 +154,7 @@ def _load_table(kind: str, path: str, _data_dir: Path | None = None, **settings:
     options = TableOptions(**settings)
     found, where = find_files(path, kind, _data_dir), find_path(path, _data_dir)
     options.check(f"Data set {kind!r}")
-    dialect = Dialect.of(options.sep, options.encoding, options.decimal, options.missing)
+    dialect = Dialect.from_settings(options.sep, options.encoding, options.decimal, options.missing)
     if found.several and options.client is None:
         options = replace(options, client=BY_FILE)
 
@@ -287,7 +287,7 @@ def make_table(frame: "pd.DataFrame", where: str, options: TableOptions, rows: F
         wishes = replace(wishes, categories="onehot") if any(column.kind == "category" for column in stated) else wishes
     if not len(rest.columns):
         raise UserError(f"{where} has no column left to learn from beside {', '.join(options.role_columns)}.")
-    columns = Columns.of(rest, where, onehot=wishes.categories == "onehot", stated=stated, rows=rows)
+    columns = Columns.from_frame(rest, where, onehot=wishes.categories == "onehot", stated=stated, rows=rows)
     schema = Schema.from_table(columns, options.labels, labels.classes, labels.task, wishes, to_words(options.missing))
     facts: dict[str, Any] = {**table.facts, "features": list(columns.features), SCHEMA: schema.to_dict()}
     encoded = columns.encode(rest, where, rows)
@@ -303,7 +303,6 @@ def make_table(frame: "pd.DataFrame", where: str, options: TableOptions, rows: F
 
 
 def _collect_client_sites(frame: "pd.DataFrame", options: TableOptions, where: str) -> dict[str, str]:
-    """By client, its site."""
     if options.client is None:
         raise UserError(f"{where}: site={options.site!r} names the site of each client: name the client column, too.")
     clients, sites = ([str(value).strip() for value in frame[name]] for name in (options.client, options.site))

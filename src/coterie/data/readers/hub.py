@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie._util.errors import UserError
+from coterie._util.progress import track
 from coterie.core.arrays import Ints
 from coterie.data.readers.files import make_missing_package_error
 from coterie.data.readers.images import extract_pixels, stack_images
@@ -35,7 +36,7 @@ class Hub:
 
     def table(self, title: str) -> Table:
         """Fetch the set and lay it out as a table."""
-        parts = {part: self._load(title, split) for part, split in self.splits.items()}
+        parts = {part: self._load(title, split) for part, split in track(list(self.splits.items()), f"downloading {title}")}
         for rows in parts.values():
             self._check(rows.features)
         texts = [text for rows in parts.values() for text in rows[self.text]] if self.text else None
@@ -75,9 +76,10 @@ class Hub:
                 continue
             if column not in features:
                 raise UserError(f"{self.repo} has no column {column!r} for the {role}: it has {', '.join(features)}.")
-            kind = features[column]
+            kind, name = features[column], type(features[column]).__name__
             if not self._fits(role, kind):
-                raise UserError(f"{self.repo}: column {column!r} should hold the {role} but is of type {_describe_type(kind)}.")
+                found = getattr(kind, "dtype", name) if name == "Value" else name
+                raise UserError(f"{self.repo}: column {column!r} should hold the {role} but is of type {found}.")
 
     def _fits(self, role: str, kind: Any) -> bool:
         name, dtype = type(kind).__name__, getattr(kind, "dtype", "")
@@ -106,8 +108,3 @@ class Hub:
             return encode_names(values)
         y = np.array(values, dtype=np.int64)
         return y, make_class_names(y, self.repo)
-
-
-def _describe_type(kind: Any) -> str:
-    dtype = getattr(kind, "dtype", None)
-    return type(kind).__name__ if dtype is None or type(kind).__name__ != "Value" else str(dtype)

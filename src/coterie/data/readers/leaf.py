@@ -18,7 +18,11 @@ def find_leaf_files(path: Path) -> dict[str, list[Path]]:
     """The JSON files of each part: one file, ``train.json`` and ``test.json``, or LEAF's folders ``train/`` and ``test/``."""
     if path.is_file():
         return {"train": [path]}
-    parts = {part: [file for word in words for file in _find_json_files(path, word)] for part, words in PART_NAMES.items()}
+    forms = ("{}.json", "{}.json.gz", "{}/*.json", "{}/*.json.gz")
+    parts = {
+        part: [file for word in words for form in forms for file in sorted(path.glob(form.format(word)))]
+        for part, words in PART_NAMES.items()
+    }
     found = {part: files for part, files in parts.items() if files} or {"train": sorted(path.glob("*.json*"))}
     if not found.get("train"):
         raise UserError(f"{path} holds no LEAF data: give a JSON file, or a folder with train.json and test.json, gzipped or not.")
@@ -54,14 +58,6 @@ def read_leaf(files: Mapping[str, Sequence[Path]], field: int | None = None, cla
         owners=np.array([names[user] for user in owners], dtype=np.int64),
         owner_names=tuple(names),
     )
-
-
-def _find_json_files(folder: Path, word: str) -> list[Path]:
-    return [
-        file
-        for pattern in (f"{word}.json", f"{word}.json.gz", f"{word}/*.json", f"{word}/*.json.gz")
-        for file in sorted(folder.glob(pattern))
-    ]
 
 
 def _read_users(path: Path) -> list[tuple[str, list[Any], list[Any]]]:

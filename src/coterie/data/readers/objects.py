@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie._util.errors import UserError, check_names, suggest_names
+from coterie._util.errors import UserError, check_names, suggest_names, summarize_error
 from coterie.core.arrays import Array
 from coterie.core.layout import Inputs
 from coterie.data.client_scenarios import move_unseen_last
@@ -47,9 +47,8 @@ def read_dataset(dataset: Any, where: str, label: str, inputs: Wanted) -> Object
     except UserError:
         raise
     except Exception as error:  # whatever an object of the user's own may raise
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise UserError(
-            f"{where}: its samples cannot be read ({reason}): they should be pairs of numbers and a class, or columns."
+            f"{where}: its samples cannot be read ({summarize_error(error)}): they should be pairs of numbers and a class, or columns."
         ) from error
     if not len(found.y):
         raise UserError(f"{where}: it holds no samples.")
@@ -199,13 +198,12 @@ def _federation_from_table(table: Table, name: str, source: str, parts: Mapping[
     check_table(table, f"The data of {name!r}")
     samples = replace(samples_from_table(name, table, {"source": source, **USER_PROVENANCE}), unseen=unseen)
     draw = partial(_draw_split, samples, chosen, groups)
-    return draw(seed).with_(redraw=draw)
+    return draw(seed).replace(redraw=draw)
 
 
 def _draw_split(samples: Samples, chosen: Mapping[str, Any], groups: Mapping[str, Any] | None, seed: int) -> Federation:
-    """One draw of the split."""
-    made = natural(samples, **chosen, _data_seed=seed).with_(name=samples.name)
-    made = made if groups is None else made.with_(groups=_number_groups(groups, made.ids, samples.name))
+    made = natural(samples, **chosen, _data_seed=seed).replace(name=samples.name)
+    made = made if groups is None else made.replace(groups=_number_groups(groups, made.ids, samples.name))
     return move_unseen_last(made, samples.unseen) if samples.unseen else made
 
 

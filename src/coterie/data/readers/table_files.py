@@ -88,7 +88,7 @@ class Dialect:
     missing: tuple[str, ...] = ()  # marks of gaps, beside an empty cell, NA, NaN and null
 
     @classmethod
-    def of(cls, sep: Any, encoding: Any, decimal: str, missing: Any) -> "Dialect":
+    def from_settings(cls, sep: Any, encoding: Any, decimal: str, missing: Any) -> "Dialect":
         """From the settings of a spec, each one word or several."""
         made = cls(tuple(WORDS.get(each, each) for each in to_words(sep)), to_words(encoding), decimal, to_words(missing))
         if wrong := [each for each in made.sep if len(each) != 1]:
@@ -119,7 +119,7 @@ class TableFiles(NamedTuple):
     @property
     def clients(self) -> tuple[str, ...]:
         """The files' names without extensions; where those are equal, with the folders that set them apart."""
-        names = [_get_stem(file.name) for file in self.files]
+        names = [file.name.removesuffix(".gz").rpartition(".")[0] or file.name for file in self.files]
         if len(set(names)) == len(names):
             return tuple(names)
         folders = [file.parent.absolute() for file in self.files]
@@ -257,7 +257,6 @@ def _find_separator(path: Path, text: str, given: Sequence[str], several: bool) 
 
 
 def _read_start(text: str) -> str:
-    """The first lines, to their ends."""
     end = 0
     for _ in range(SNIFFED_LINES):
         end = text.find("\n", end) + 1
@@ -277,10 +276,6 @@ def _parse_records(text: str, sep: str) -> list[list[str]]:
         return [record for record in csv.reader(StringIO(_read_start(text), newline=""), delimiter=sep) if "".join(record).strip()]
     except csv.Error:
         return []
-
-
-def _get_stem(name: str) -> str:
-    return next((name.removesuffix(suffix) for suffix in (".gz",) if name.endswith(suffix)), name).rpartition(".")[0] or name
 
 
 def check_same_columns(files: Sequence[Path], heads: Sequence[Sequence[str]], needed: Sequence[str] | None, ignored: Sequence[str]) -> None:

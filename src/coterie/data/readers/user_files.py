@@ -6,7 +6,7 @@ Tables are in `frames`.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -138,15 +138,7 @@ def hub(
     return load_user_files("hub", Path(name), [], read, repo=name, **columns, side=side, grey=grey, width=width)
 
 
-class Indexed(Protocol):
-    """What a torch Dataset is to us: so many pairs of features and a class number."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Any: ...
-
-
-def from_torch(dataset: Indexed, clients: Sequence[str], name: str = "torch", classes: Sequence[str] | None = None) -> Samples:
+def from_torch(dataset: Any, clients: Sequence[str], name: str = "torch", classes: Sequence[str] | None = None) -> Samples:
     """Make samples of a torch Dataset of (features, class number).
 
     Args:
@@ -156,7 +148,9 @@ def from_torch(dataset: Indexed, clients: Sequence[str], name: str = "torch", cl
         classes: The names of the classes. Default: their numbers.
 
     Returns:
-        Samples to divide among clients: ``coterie.data.partitions.natural(ct.from_torch(dataset, clients))``.
+        Samples to divide among clients.
+
+    Example: ``coterie.data.partitions.natural(ct.from_torch(dataset, clients))``.
     """
     pairs = [dataset[i] for i in range(len(dataset))]
     x = np.stack([np.asarray(features) for features, _ in pairs])

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +13,7 @@ import numpy as np
 from coterie._util.errors import UserError
 from coterie.core.arrays import Array
 from coterie.core.layout import Inputs
-from coterie.data.dataset import DataSet, make_data_set
+from coterie.data.dataset import make_data_set
 from coterie.data.federation import INPUTS, Samples
 from coterie.data.partitions import check_count
 from coterie.data.readers.files import read_bytes, read_text
@@ -71,12 +72,10 @@ def read_medic(root: Path, task: str) -> Table:
     return Table(y, classes, images, None, np.array(part), owners, names)
 
 
-def _make_medic(task: str) -> DataSet:
-    called = "medic" if task == TASKS[0] else f"medic_{task}"
-    return make_data_set("medic", lambda root: read_medic(root, task), called=called, hub={"label": task}, title=f"MEDIC ({task})")
-
-
-MEDIC = {task: _make_medic(task) for task in TASKS}
+MEDIC = {
+    task: make_data_set("medic", partial(read_medic, task=task), called=name, hub={"label": task}, title=f"MEDIC ({task})")
+    for task, name in zip(TASKS, ("medic", *(f"medic_{task}" for task in TASKS[1:])), strict=True)
+}
 
 
 def medic(

@@ -27,9 +27,9 @@ SYNTHETIC = make_data_set("fedsim_synthetic", lambda root: read_parts(root, SYNT
 
 def fed_mex(part: Literal["all", "test"] = "all", *, _data_dir: Path | None = None) -> Samples:
     """Seven exercises of 30 people, 1,280 pressures each; part=test takes the 250 samples of the test file alone; files needed."""
-    return (MEX if part == "all" else MEX_TEST).samples(lambda table: table, _data_dir, part=part)
+    return (MEX if part == "all" else MEX_TEST).samples(data_dir=_data_dir, part=part)
 
 
 def fedsim_synthetic(*, _data_dir: Path | None = None) -> Samples:
     """The FedSim authors' own draw of synthetic(0, 0): 30 clients, 4,491 + 516 samples of 60 numbers; files needed."""
-    return SYNTHETIC.samples(lambda table: table, _data_dir)
+    return SYNTHETIC.samples(data_dir=_data_dir)

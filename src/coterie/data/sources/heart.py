@@ -43,7 +43,7 @@ def heart(test: float = 0.2, validation: float = 0.0, *, _data_seed: int = 0) ->
     for name, file, rows in HOSPITALS:
         x, y = _read_hospital(file, rows)
         train, held, tests = _split_stratified(y, test, validation, make_key(_data_seed, "heart", name))
-        scalings[name] = Scaling.of(x[train])
+        scalings[name] = Scaling.from_rows(x[train])
         xs.append(scalings[name].apply(x))
         ys.append(y)
         parts.append((start + train, start + held, start + tests))
@@ -54,9 +54,9 @@ def heart(test: float = 0.2, validation: float = 0.0, *, _data_seed: int = 0) ->
         y=np.concatenate(ys),
         classes=("absent", "present"),
         ids=tuple(name for name, _, _ in HOSPITALS),
-        train=Parts.of([p[0] for p in parts]),
-        validation=Parts.of([p[1] for p in parts]) if validation > 0 else None,
-        test=Parts.of([p[2] for p in parts]),
+        train=Parts.from_lists([p[0] for p in parts]),
+        validation=Parts.from_lists([p[1] for p in parts]) if validation > 0 else None,
+        test=Parts.from_lists([p[2] for p in parts]),
         data_seed=_data_seed,
         provenance={
             "source": "UCI 45, Heart Disease: slope, ca and thal dropped, then incomplete rows (180 of 920)",
@@ -72,7 +72,6 @@ def heart(test: float = 0.2, validation: float = 0.0, *, _data_seed: int = 0) ->
 
 
 def _read_hospital(file: str, rows: int) -> tuple[Doubles, Ints]:
-    """The features (rows, 13) and labels of one hospital's complete rows."""
     text = (files("coterie.data") / "heart_disease" / f"processed.{file}.data").read_text("ascii")
     cells = [[line.split(",")[c] for c in KEPT] for line in text.splitlines() if line]
     table = np.array([row for row in cells if "?" not in row], dtype=np.float64)

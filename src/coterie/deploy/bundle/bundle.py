@@ -73,10 +73,7 @@ def score_texts(bundle: "Bundle", rows: Any, client: str | None = None) -> TextS
 
 def read_texts(path: Path, bundle: "Bundle") -> Any:
     """The rows of a file: blocks of tokens of .npy and .npz, anything else is read as CSV."""
-    from coterie.deploy.bundle.rows import (
-        read_rows,
-        read_text_table,  # which know bundles
-    )
+    from coterie.deploy.bundle.rows import read_rows, read_text_table  # which know bundles
 
     if not path.is_file():
         raise UserError(f"There is no file {path}.")
@@ -114,7 +111,7 @@ if TYPE_CHECKING:
 
 
 class Predictions(NamedTuple):
-    """What a bundle says of m samples."""
+    """A bundle's predictions for m samples."""
 
     classes: Array  # (m,) class numbers; (m, L) labels of 0 and 1; (m,) numbers in the target's own units, or log-likelihoods of a token
     probabilities: Doubles  # (m, C); of numbers (m, 0); of blocks of tokens (m, T), of each token
@@ -135,8 +132,10 @@ class Origin(NamedTuple):
 class Bundle:
     """Models for some clients, usable without study or server. It holds no data.
 
+    `get_bundle`, `read_bundle` and `place` make bundles; `predict` and `predict_proba` answer rows.
+
     Example:
-        predictions = ct.read_bundle("bundles/site-1").answer(x)
+        >>> classes = ct.read_bundle("bundles/site-1").predict(rows)  # doctest: +SKIP
     """
 
     origin: Origin
@@ -159,8 +158,8 @@ class Bundle:
     schema: Schema | None = None  # of the table that it was trained on
 
     def __repr__(self) -> str:
-        who = ", ".join([*list(self.clients)[:3], *["..."] * (len(self.clients) > 3)])
-        return f"<Bundle of {self.origin.method} for {who}: {', '.join(self.names)} ({self.model}, {len(self.classes)} classes)>"
+        some = ", ".join([*list(self.clients)[:3], *["..."] * (len(self.clients) > 3)])
+        return f"<Bundle of {self.origin.method} for {some}: {', '.join(self.names)} ({self.model}, {len(self.classes)} classes)>"
 
     @property
     def classes_(self) -> Array:
@@ -168,10 +167,15 @@ class Bundle:
         return np.array(self.classes, dtype=object)
 
     def predict(self, rows: "Rows", client: str | None = None) -> Array:
-        """(m,) the class of each row, by name; of a regression the number, in the target's own units; of several labels (m, L) whether each
-        is set; of a language model the mean log-likelihood of each text's tokens, in nats. A table is in the client's own units; an array
-        in those that the models were trained in; samples of several inputs are a tuple or a dictionary of arrays, as they were in training;
-        texts to be continued are a list or a table.
+        """Predict the class of each row, the number of a regression, the labels, or the mean log-likelihood of a text's tokens in nats.
+
+        Args:
+            rows: A table in the client's own units; an array in those of training; for several inputs a tuple or a dictionary of arrays;
+                for a language model a list or a table of texts.
+            client: The client whose model answers. Default: the bundle's only one.
+
+        Returns:
+            Classes by name (m,), numbers in the target's own units (m,), labels of 0 and 1 (m, L), or log-likelihoods (m,).
         """
         if self.task.name == "next-token":
             return score_texts(self, rows, client).log_likelihood
@@ -190,7 +194,7 @@ class Bundle:
         return self.answer(prepare_inputs(self, rows, client), client)
 
     def answer(self, x: Array, client: str | None = None) -> Predictions:
-        """Classes, probabilities and who answered, for samples in the units that the models were trained in (see `scaled`)."""
+        """Classes, probabilities and the models that answered, for samples in the units of training (see `scaled`)."""
         row, place = self._seat(client)
         inputs = self._inputs(x)
         if row != COMBINED:
@@ -216,8 +220,8 @@ class Bundle:
             raise UserError(f"The bundle has no scaling for {self.origin.data!r}: give rows in the units that the model was trained in.")
         name = self.resolve_client(client)
         if name is None or name not in self.scaling:
-            whom = "Say whose rows these are" if name is None else f"The bundle does not know how client {name!r} scales its rows"
-            raise UserError(f"{whom}: it has the scaling of {_list_some(self.scaling)}; rows that are scaled already need none.")
+            fault = "Name the client of these rows" if name is None else f"The bundle does not know how client {name!r} scales its rows"
+            raise UserError(f"{fault}: it has the scaling of {_list_some(self.scaling)}; rows that are scaled already need none.")
         rows = self._shaped(x)
         return self.scaling[name].apply(rows.reshape(len(rows), prod(self.input_shape)).astype(np.float64)).reshape(rows.shape)
 
@@ -236,11 +240,11 @@ class Bundle:
         return self.module
 
     def resolve_client(self, client: str | None) -> str | None:
-        """Who asks: the only client of the bundle where none is named."""
+        """The client: the only one of the bundle where none is named."""
         return next(iter(self.clients)) if client is None and len(self.clients) == 1 else client
 
     def _seat(self, client: str | None) -> tuple[int, int]:
-        """The row that answers for a client, and the place by which a combiner knows it. Who is not known gets the only model, if it is
+        """The row that answers for a client, and the place by which a combiner knows it. An unknown client gets the only model, if it is
         one."""
         names = list(self.clients)
         client = self.resolve_client(client)
@@ -248,8 +252,8 @@ class Bundle:
             return self.clients[client], names.index(client)
         if len(self.models) == 1:
             return 0, 0
-        who = "Say for whom" if client is None else f"The bundle does not know client {client!r}"
-        raise UserError(f"{who}: it has {len(self.models)} models for {_list_some(self.clients)}.")
+        fault = "Name the client" if client is None else f"The bundle does not know client {client!r}"
+        raise UserError(f"{fault}: it has {len(self.models)} models for {_list_some(self.clients)}.")
 
     def _shaped(self, x: Array) -> Array:
         """Numbers in the shape that the module takes; flat rows are put into shape."""
@@ -264,7 +268,7 @@ class Bundle:
         x = self._shaped(x)
         bad = ~np.isfinite(x.reshape(len(x), prod(self.input_shape))).all(axis=1)
         if bad.any():
-            raise UserError(f"Sample {int(bad.argmax())} holds a value that is no finite number: fill it in or leave it out.")
+            raise UserError(f"Sample {int(bad.argmax())} holds a value that is no finite number: fill it in or drop it.")
         if not self.tokens:
             return x.astype(np.float32)
         if x.dtype.kind == "f" and (x != np.round(x)).any():

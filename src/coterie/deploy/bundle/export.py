@@ -26,15 +26,11 @@ from coterie.core.serving import COMBINED, Serving
 from coterie.core.specs import check_trust, parse
 from coterie.core.tasks import Task
 from coterie.data.catalogue import load
-from coterie.data.column_statistics import Scaling
 from coterie.data.content import find_differences, hash_contents
 from coterie.data.federation import Federation
 from coterie.data.joining import add_newcomers
-from coterie.data.prepare import get_preparation
-from coterie.data.text import get_text_column
-from coterie.data.tokens import get_text_blocker
 from coterie.deploy.bundle.bundle import Bundle, Origin
-from coterie.deploy.bundle.rows import get_feature_names, get_table_schema
+from coterie.deploy.bundle.rows import describe_samples
 from coterie.deploy.messages import restrict_combiner
 from coterie.engines.batched import make_engine, resolve_device
 from coterie.engines.engine import Engine
@@ -78,37 +74,26 @@ class ServedModels:
                 f"{key.method} has no trained model for {', '.join(without[:3])}{', ...' if len(without) > 3 else ''}: it never took part "
                 "in a round that trained; choose another --method, or run more rounds with a larger cohort."
             )
-        own = self.serving.take(np.array([self._seats[number] for number in numbers], dtype=np.int64))
+        own = self.serving.take(np.array([self._rows[number] for number in numbers], dtype=np.int64))
         combined = COMBINED in own.rows
         kept = np.arange(len(own.models)) if combined else np.unique(own.rows)
         rows = [row if row == COMBINED else int(np.searchsorted(kept, row)) for row in own.rows.tolist()]
         names = [federation.ids[number] for number in numbers]
-        scaling, preparation = federation.provenance.get("scaling", {}), get_preparation(federation)
         return Bundle(
             origin=Origin(key.method, federation.name, key.seed, key.draw, self.lane.round_),
             model=self.model,
-            input_shape=federation.input_shape,
-            classes=federation.classes,
             models=own.models[kept],
             names=tuple(self._names[row] for row in kept.tolist()),
             clients=dict(zip(names, rows, strict=True)),
             combiner=restrict_combiner(own.combiner, own.places) if combined and own.combiner is not None else None,
-            tokens=federation.x.dtype.kind != "f",
-            features=get_feature_names(federation),
-            scaling={name: Scaling.from_dict(scaling[name]) for name in names if name in scaling},
-            preparation=None if preparation is None else preparation.of(names),
-            worded=get_text_column(federation.provenance),
-            blocked=get_text_blocker(federation.provenance) if federation.task.name == "next-token" else None,
-            task=federation.task,
             make=self.make,
-            several=federation.inputs,
-            schema=get_table_schema(federation),
+            **describe_samples(federation, names),
         )
 
     @cached_property
-    def _seats(self) -> dict[int, int]:
-        """Where each client stands in the serving."""
-        return {client: seat for seat, client in enumerate(self.serving.clients.tolist())}
+    def _rows(self) -> dict[int, int]:
+        """The row of each client in the serving."""
+        return {client: row for row, client in enumerate(self.serving.clients.tolist())}
 
     @cached_property
     def _names(self) -> list[str]:
@@ -116,7 +101,7 @@ class ServedModels:
 
 
 def name_models(lane: Lane, serving: Serving, ids: Sequence[str]) -> list[str]:
-    """A name for each model of a serving: the method's own where it names that model, else whose it is."""
+    """A name for each model of a serving: the method's own where it names that model, else by the client that holds it."""
     named = lane.method.central(lane.state)
     known: list[tuple[str, Floats]] = []
     if named is not None:
@@ -163,7 +148,7 @@ def load_served_models(
     known = federation or load(settings.data, key.draw, data_dir)
     _check_data(folder, settings.data, key.draw, known)
     if newcomers is not None:
-        known = add_newcomers(known.at(settings.plan.rounds), newcomers)
+        known = add_newcomers(known.at_round(settings.plan.rounds), newcomers)
     study = Study.prepare(settings, federation=known, methods=methods)
     world, roster = study.worlds[key.draw], evidence.rosters[key.draw]
     listed = ["id", "train"]
@@ -213,19 +198,19 @@ def find_recommendation(folder: Path, method: str | None) -> Recommendation | No
 
 def serve_clients(study: Study, lane: Lane, engine: Engine, clients: Ids) -> ServedModels:
     """What a lane that has reached its end serves these clients."""
-    script = lane.method.serve(lane.state, clients, lane.context(lane.round_, everybody=True))
+    script = lane.method.serve(lane.state, clients, lane.context(lane.round_, with_unseen=True))
     serving = run_script(script, engine, seed=lane.derived_seed, round_=lane.round_, draw=lane.key.draw)
     world, missing = study.worlds[lane.key.draw], frozenset[int]()
     if lane.method.is_local:
         start = lane.problem.initial(lane.derived_seed)()
         untrained = [row for row, model in enumerate(serving.models) if np.array_equal(model, start)]
         missing = frozenset(serving.clients[np.isin(serving.rows, untrained)].tolist())
-    return ServedModels(lane, study.settings.model, world.federation.at(lane.round_), serving, world.model.make, missing)
+    return ServedModels(lane, study.settings.model, world.federation.at_round(lane.round_), serving, world.model.make, missing)
 
 
 def serve_newcomers(study: Study, lane: Lane, engine: Engine, clients: Ids) -> ServedModels:
     """The same for clients that the study never knew: a method that trains each client alone trains them first."""
-    script = lane.method.admit(lane.state, clients, lane.context(lane.round_, everybody=True))
+    script = lane.method.admit(lane.state, clients, lane.context(lane.round_, with_unseen=True))
     lane.state = run_script(script, engine, seed=lane.derived_seed, round_=lane.round_, draw=lane.key.draw)
     return serve_clients(study, lane, engine, clients)
 
@@ -248,7 +233,7 @@ def served_result(
     world = study.worlds[key.draw]
     clients = _list_all_clients(world)
     if newcomers is not None:
-        both = add_newcomers(world.federation.at(lane.round_), newcomers)
+        both = add_newcomers(world.federation.at_round(lane.round_), newcomers)
         study = Study.prepare(chosen, federation=both, methods=[lane.method], loss=world.loss, make=world.model.make)
         (beside,) = study.lanes()
         beside.resume_from(lane.end, lane.state)
@@ -267,6 +252,9 @@ def get_bundle(result: Result, client: str, method: str | None = None, *, seed: 
         seed: The seed. Default: the study's first.
         draw: The draw of the data. Default: the study's first.
 
+    Returns:
+        The bundle, with the client's model and what is needed to answer its rows.
+
     Example:
         >>> import coterie as ct
         >>> result = ct.study("fedavg", data="synthetic(0,0,clients=10)", rounds=2)
@@ -276,16 +264,15 @@ def get_bundle(result: Result, client: str, method: str | None = None, *, seed: 
 
 
 def _list_all_clients(world: World) -> Ids:
-    """All clients, those who took no part included."""
+    """All clients, also those that took no part."""
     return np.arange(len(world.federation), dtype=np.int64)
 
 
 def _check_data(folder: Path, spec: str, draw: int, federation: Federation) -> None:
-    """Refuse other data than the study's, by what they hold; a folder of before they were hashed has only its list of clients."""
+    """Refuse other data than the study's, by what they hold."""
     path = folder / "data.json"
     before = read_json_object(path).get(str(draw)) if path.exists() else None
-    other = find_differences(before, hash_contents(federation)) if isinstance(before, dict) else []
-    if other:
+    if isinstance(before, dict) and (other := find_differences(before, hash_contents(federation))):
         raise UserError(
             f"The data of {spec!r} are not those of {folder} ({', '.join(other)} differ): point --data-dir to those it was run on."
         )
@@ -308,14 +295,14 @@ def _select_lane(settings: Settings, label: str, seed: int | None, draw: int | N
 
 def _restore_last(folder: Path, key: LaneKey, settings: Settings) -> RestoredLane:
     """The lane's last state, if that is the state of the last round."""
-    who, rounds = f"{key.method}, seed {key.seed}, of {folder}", settings.plan.rounds
+    lane, rounds = f"{key.method}, seed {key.seed}, of {folder}", settings.plan.rounds
     found = load_lanes(folder, [key]).lanes.get(key) if (folder / "segments").is_dir() else None
     if found is None or found.state is None:
-        raise UserError(f"There is no state of {who} to export: let the study run to its end with --resume.")
+        raise UserError(f"There is no state of {lane} to export: let the study run to its end with --resume.")
     if found.end.failed:
-        raise UserError(f"{who} {found.end}: what did not reach the end is not exported.")
+        raise UserError(f"{lane} {found.end}: what did not reach the end is not exported.")
     if not found.end.complete(rounds):
-        raise UserError(f"{who} is at round {found.end.round_} of {rounds}: let the study run to its end with --resume.")
+        raise UserError(f"{lane} is at round {found.end.round_} of {rounds}: let the study run to its end with --resume.")
     return found
 
 
@@ -350,23 +337,19 @@ def check_onnx(bundle: Bundle | None = None) -> None:
     """Refuse before anything is written: where a package is missing, or a bundle has several models."""
     if missing := [name for name in ONNX_PACKAGES if find_spec(name) is None]:
         raise UserError(f"--onnx needs the package {missing[0]}: install it with pip install 'coterie[onnx]'.")
-    if bundle is not None and bundle.task.name == "next-token":
-        raise UserError("--onnx writes models of classes, labels and numbers, not language models: leave --onnx away.")
-    if bundle is not None and len(bundle.models) != 1:
-        raise UserError(f"--onnx writes one model and {next(iter(bundle.clients))}'s bundle has {len(bundle.models)}: leave --onnx away.")
-
-
-def _check_one_input(bundle: Bundle) -> None:
+    if bundle is None:
+        return
+    if bundle.task.name == "next-token":
+        raise UserError("--onnx writes models of classes, labels and numbers, not language models: omit --onnx.")
+    if len(bundle.models) != 1:
+        raise UserError(f"--onnx writes one model and {next(iter(bundle.clients))}'s bundle has {len(bundle.models)}: omit --onnx.")
     if bundle.several is not None:
-        raise UserError(f"--onnx writes models of one input, and this takes {len(bundle.several.shapes)}: leave --onnx away.")
+        raise UserError(f"--onnx writes models of one input, and this takes {len(bundle.several.shapes)}: omit --onnx.")
 
 
 def write_onnx(bundle: Bundle, path: Path) -> None:
     """Samples `x`, any number of them, to `probabilities`, or to `predictions` of a regression."""
-    check_onnx()
-    _check_one_input(bundle)
-    if len(bundle.models) != 1:
-        raise UserError(f"--onnx writes one model and this bundle has {len(bundle.models)}: leave --onnx away.")
+    check_onnx(bundle)
     kind = torch.int64 if bundle.tokens else torch.float32
     example = torch.zeros(2, *bundle.input_shape, dtype=kind)
     quiet = logging.getLogger("torch.onnx")
@@ -388,7 +371,7 @@ def write_onnx(bundle: Bundle, path: Path) -> None:
             )
     except Exception as error:  # torch raises many kinds for modules that it cannot write
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"The model {bundle.model!r} cannot be written as ONNX ({reason}): leave --onnx away.") from error
+        raise UserError(f"The model {bundle.model!r} cannot be written as ONNX ({reason}): omit --onnx.") from error
     finally:
         quiet.setLevel(level)
 
@@ -400,9 +383,9 @@ INNER_PREFIX = "inner."  # where `NextTokens` has the language model
 def check_adapter(bundle: Bundle) -> None:
     """Refuse before anything is written: what has no adapters, or several models."""
     if not isinstance(bundle.module, NextTokens) or not _list_adapters(bundle):
-        raise UserError(f"--peft writes the adapters of a language model, and {bundle.model!r} has none: leave --peft away.")
+        raise UserError(f"--peft writes the adapters of a language model, and {bundle.model!r} has none: omit --peft.")
     if len(bundle.models) != 1:
-        raise UserError(f"--peft writes one adapter and {next(iter(bundle.clients))}'s bundle has {len(bundle.models)}: leave --peft away.")
+        raise UserError(f"--peft writes one adapter and {next(iter(bundle.clients))}'s bundle has {len(bundle.models)}: omit --peft.")
 
 
 def write_adapter(bundle: Bundle, folder: Path) -> None:

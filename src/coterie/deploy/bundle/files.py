@@ -18,10 +18,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from coterie._util.errors import UserError, find_duplicate
-from coterie._util.files import sync_to_disk, write_atomic
+from coterie._util.files import lock_file, sync_to_disk, write_atomic
 from coterie._util.formatting import format_bytes
 from coterie._util.json_io import format_json
-from coterie._util.locks import lock_file
 from coterie.core import states
 from coterie.core.arrays import Array
 from coterie.core.layout import MAX_AXES, MAX_AXIS_SIZE, Inputs
@@ -29,12 +28,12 @@ from coterie.core.serving import COMBINED
 from coterie.core.specs import check_trust
 from coterie.core.tasks import CLASSIFICATION, Task
 from coterie.data.column_statistics import Scaling
-from coterie.data.prepare import Preparation, get_preparation
+from coterie.data.prepare import Preparation
 from coterie.data.schema import Schema
-from coterie.data.text import TextColumn, get_text_column
+from coterie.data.text import TextColumn
 from coterie.data.tokens import TextBlocker
 from coterie.deploy.bundle.bundle import Bundle, Origin, find_contradiction
-from coterie.deploy.bundle.rows import get_feature_names, get_table_schema
+from coterie.deploy.bundle.rows import describe_samples
 from coterie.deploy.files import is_name, make_folder_name
 from coterie.deploy.messages import COMBINERS, Delivery, MessageError, get_combiner_name
 from coterie.engines.world import World
@@ -96,7 +95,7 @@ class BundleHead(_Strict):
 
 
 def read_head(folder: Path) -> BundleHead:
-    """What a bundle says of itself."""
+    """The head of a bundle, checked."""
     path = folder / HEAD_FILE
     if not path.is_file():
         raise UserError(f"{folder} holds no bundle: name the folder that 'coterie export --out' made.")
@@ -143,7 +142,7 @@ def read_bundle_bytes(path: Path) -> bytes:
 
 
 def get_first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """The text of an error, in one line."""
     return (str(error).strip().splitlines() or [""])[0]
 
 
@@ -179,23 +178,16 @@ def write_bundle(bundle: Bundle, folder: Path) -> None:
         "scaling": {name: scaling.to_dict() for name, scaling in bundle.scaling.items()},
         "sha256": hashlib.sha256(data).hexdigest(),
     }
-    if bundle.preparation is not None:  # others are as they have always been
-        head["preparation"] = bundle.preparation.to_dict()
-    if bundle.worded is not None:
-        head["worded"] = bundle.worded.to_dict()
-    if bundle.blocked is not None:
-        head["blocked"] = bundle.blocked.to_dict()
-    if bundle.several is not None:
-        head["inputs"] = bundle.several.to_dict()
-    if bundle.schema is not None:
-        head["schema"] = bundle.schema.to_dict()
+    parts: dict[str, Any] = {"preparation": bundle.preparation, "worded": bundle.worded, "blocked": bundle.blocked}
+    parts |= {"inputs": bundle.several, "schema": bundle.schema}
+    head |= {name: part.to_dict() for name, part in parts.items() if part is not None}
     if not bundle.task.counts_classes:
         head["task"] = asdict(bundle.task)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if any(folder.iterdir()):
             raise UserError(f"{folder} is not empty: choose another --out.")
-        (folder / MODELS_FILE).touch(mode=0o600)  # a model tells of those it was trained on: its owner alone may read it
+        (folder / MODELS_FILE).touch(mode=0o600)  # a model discloses what it was trained on: its owner alone may read it
         (folder / MODELS_FILE).write_bytes(data)
         write_atomic(folder / HEAD_FILE, format_json(head), 0o600)
     except OSError as error:
@@ -273,39 +265,22 @@ DRAFT, OLD = ".draft-", ".old-"
 def write_delivery(delivery: Delivery, world: World, folder: Path) -> Path:
     """Write the bundle of one method into `folder`/RUN/METHOD, whole or not at all.
 
-    What lies there already gives way: half a bundle, an equal one, or one of an earlier round or of another order of the same name.
-
-    Args:
-        delivery: From the server; its names are checked again, because they become folders here.
-        world: The site's data and model.
-        folder: The kit's `bundles`.
-
-    Returns:
-        The folder of the bundle.
+    What lies there already gives way: half a bundle, an equal one, or one of an earlier round or of another order of the same name. The
+    delivery's names are checked again, because they become folders here.
     """
     if not is_name(delivery.run) or not isinstance(delivery.method, str) or not delivery.method:
         raise MessageError("a delivery whose run or method is no name")
     if not set(delivery.ids) <= set(world.federation.ids) or type(delivery.seed) is not int or type(delivery.round_) is not int:
         raise MessageError("a delivery of other clients, or without a seed and a round")
     federation, serving = world.federation, delivery.serving
-    scaling, preparation = federation.provenance.get("scaling", {}), get_preparation(federation)
     bundle = Bundle(
         origin=Origin(delivery.method, federation.name, delivery.seed, 0, delivery.round_),
         model=world.model.text,
-        input_shape=federation.input_shape,
-        classes=federation.classes,
         models=serving.models,
         names=delivery.names,
         clients={name: int(row) for name, row in zip(delivery.ids, serving.rows, strict=True)},
         combiner=serving.combiner if (serving.rows == COMBINED).any() else None,
-        tokens=federation.x.dtype.kind != "f",
-        features=get_feature_names(federation),
-        scaling={name: Scaling.from_dict(scaling[name]) for name in delivery.ids if name in scaling},
-        preparation=None if preparation is None else preparation.of(delivery.ids),
-        worded=get_text_column(federation.provenance),
-        several=federation.inputs,
-        schema=get_table_schema(federation),
-        task=federation.task,
+        **describe_samples(federation, delivery.ids),
     )
     out = folder / delivery.run / make_folder_name(delivery.method)
     out.parent.mkdir(parents=True, exist_ok=True)

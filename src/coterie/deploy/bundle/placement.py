@@ -24,7 +24,7 @@ from coterie.data.partitions import check_fractions, split_client
 from coterie.data.prepare import DONE, get_preparation, scale_targets
 from coterie.data.readers.files import read_npz
 from coterie.data.text import get_text_column
-from coterie.data.tokens import TextBlocker, get_text_blocker
+from coterie.data.tokens import get_text_blocker
 from coterie.deploy.bundle.bundle import Bundle, score_untrained
 from coterie.deploy.bundle.export import ServedModels, served_result
 from coterie.deploy.bundle.rows import (
@@ -55,45 +55,40 @@ def load_newcomer_texts(source: "Path | pd.DataFrame", known: Federation, name: 
     """The federation of one client. A share `test` of its texts, drawn by key, is kept aside; each part is cut into blocks by itself."""
     where = str(source) if isinstance(source, Path) else f"The table of {name!r}"
     if isinstance(source, Path) and source.suffix in (".npy", ".npz"):
-        train, tests = _split_blocks(_read_blocks(source, known.input_shape), name, test, data_seed)
+        blocks = read_npz(source, ["x"])["x"]
+        if blocks.dtype.kind not in "iu" or blocks.shape[1:] != known.input_shape:
+            found = f"{source} holds {blocks.dtype} of shape {blocks.shape}"
+            raise UserError(f"{found}: the model takes whole numbers, blocks of shape {known.input_shape}.")
+        train, tests = (blocks[rows] for rows in _split_rows(len(blocks), name, test, data_seed))
     else:
         how = get_text_blocker(known.provenance)
         if how is None:
             raise UserError(f"{known.name!r} does not state how texts become tokens: give blocks of tokens as .npz with an array x.")
-        train, tests = _split_texts(
-            how, how.texts(read_text_table(source) if isinstance(source, Path) else source, where), name, test, data_seed
-        )
+        texts = how.texts(read_text_table(source) if isinstance(source, Path) else source, where)
+        train, tests = (how.joined([texts[i] for i in rows]) for rows in _split_rows(len(texts), name, test, data_seed))
     if len(train) < LEAST_BLOCKS:
         tokens = known.input_shape[0] - 1
         raise UserError(f"{where} holds enough for {len(train)} blocks of {tokens} tokens to be placed by: a client needs {LEAST_BLOCKS}.")
     x = np.concatenate([train, tests]).astype(known.x.dtype)
     parts = np.split(np.arange(len(x)), [len(train)])
     return Federation(
-        name, x, np.zeros(len(x), np.int64), known.classes, (name,), Parts.of(parts[:1]), Parts.of(parts[1:]), task=known.task
+        name,
+        x,
+        np.zeros(len(x), np.int64),
+        known.classes,
+        (name,),
+        Parts.from_lists(parts[:1]),
+        Parts.from_lists(parts[1:]),
+        task=known.task,
     )
 
 
-def _split_texts(how: TextBlocker, texts: list[str], name: str, test: float, data_seed: int) -> tuple[Array, Array]:
-    """Blocks of the texts that the client is placed by, and of those that are kept aside."""
-    if not texts:
-        return how.joined([]), how.joined([])
-    order = shuffle(make_key(data_seed, "place", name), len(texts)).astype(np.int64)
-    train, _, tests = split_client(order, test, 0.0)
-    return how.joined([texts[i] for i in train]), how.joined([texts[i] for i in tests])
-
-
-def _split_blocks(blocks: Array, name: str, test: float, data_seed: int) -> tuple[Array, Array]:
-    if not len(blocks):
-        return blocks, blocks
-    train, _, tests = split_client(shuffle(make_key(data_seed, "place", name), len(blocks)).astype(np.int64), test, 0.0)
-    return blocks[train], blocks[tests]
-
-
-def _read_blocks(path: Path, shape: tuple[int, ...]) -> Array:
-    x = read_npz(path, ["x"])["x"]
-    if x.dtype.kind not in "iu" or x.shape[1:] != shape:
-        raise UserError(f"{path} holds {x.dtype} of shape {x.shape}: the model takes whole numbers, blocks of shape {shape}.")
-    return x
+def _split_rows(count: int, name: str, test: float, data_seed: int) -> tuple[Ints, Ints]:
+    """The rows that a client is placed by, and those that are kept aside."""
+    if not count:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    train, _, tests = split_client(shuffle(make_key(data_seed, "place", name), count).astype(np.int64), test, 0.0)
+    return train, tests
 
 
 LEAST_ROWS = 4  # rows: two to place it by, and two for a half of them
@@ -120,19 +115,20 @@ def load_newcomer(
         raise UserError(f"There is no file {source}.")
     if known.task.name == "next-token":
         if label is not None:
-            raise UserError(f"Texts to be continued have no labels: leave label {label!r} away.")
+            raise UserError(f"Texts to be continued have no labels: omit label {label!r}.")
         return load_newcomer_texts(source, known, name, test, data_seed)
     label = label or find_label_column(known.name)
     if label is None:
-        raise UserError(f"Say which column of {source if isinstance(source, Path) else 'the table'} holds the labels: --label NAME.")
+        raise UserError(f"Name the column of {source if isinstance(source, Path) else 'the table'} that holds the labels: --label NAME.")
     raw, y = _read_newcomer_rows(source, known, label, where := str(source) if isinstance(source, Path) else f"The table of {name!r}")
     if len(y) < LEAST_ROWS:
         raise UserError(f"{where} holds {len(y)} rows: a client is placed by {LEAST_ROWS} or more.")
-    order = shuffle(make_key(data_seed, "place", name), len(y))
-    train, _, tests = split_client(order.astype(np.int64), test, 0.0)
+    train, tests = _split_rows(len(y), name, test, data_seed)
     x, details = _prepare_rows(raw, train, known, name)
     y = scale_targets(y, known.task) if known.task.name == "regression" else y
-    return Federation(name, x, y, known.classes, (name,), Parts.of([train]), Parts.of([tests]), provenance=details, task=known.task)
+    return Federation(
+        name, x, y, known.classes, (name,), Parts.from_lists([train]), Parts.from_lists([tests]), provenance=details, task=known.task
+    )
 
 
 def _read_newcomer_rows(source: "Path | pd.DataFrame", known: Federation, label: str, where: str) -> tuple[Array, Array]:
@@ -167,7 +163,7 @@ def _prepare_rows(raw: Array, train: Ints, known: Federation, name: str) -> tupl
             raise UserError(f"Row {int(np.isnan(made).any(1).argmax())} of {name!r} has a gap, which the study did not fill: fill it in.")
         return made, {DONE: preparation.to_dict()}
     if "scaling" in known.provenance:
-        scaling = Scaling.of(np.asarray(raw[train], dtype=np.float64))
+        scaling = Scaling.from_rows(np.asarray(raw[train], dtype=np.float64))
         return scaling.apply(raw), {"scaling": {name: scaling.to_dict()}}
     return raw.astype(known.x.dtype), {} if known.inputs is None else {INPUTS: known.inputs.to_dict()}
 
@@ -186,7 +182,7 @@ class Placement:
     score: float  # on those: accuracy, share of right labels, mean absolute error in the target's own units, or log-likelihood of a token
     low: float  # of the score, a 95 % interval
     high: float
-    usual: float  # the score of always saying what is usual among the rows it was placed by; of texts, of the model before training
+    usual: float  # the score of always predicting what is usual among the rows it was placed by; of texts, of the model before training
     same: int | None  # of the halves, how many place it alike; None where there is no choice to make
     halves: int = DRAWS
 
@@ -237,8 +233,8 @@ def add_halves(new: Federation, draws: int = DRAWS) -> Federation:
         raise UserError(f"Client {name!r} has {len(own)} row to be placed by: give it more.")
     parts = [own[shuffle(make_key(0, "half", name, draw), len(own))[: ceil(len(own) / 2)]] for draw in range(draws)]
     ids = (name, *(f"{name}, half {draw}" for draw in range(draws)))
-    tests = Parts.of([new.test[0], *([own[:0]] * draws)])
-    return new.with_(ids=ids, train=Parts.of([own, *parts]), test=tests, validation=None)
+    tests = Parts.from_lists([new.test[0], *([own[:0]] * draws)])
+    return new.replace(ids=ids, train=Parts.from_lists([own, *parts]), test=tests, validation=None)
 
 
 def _is_choice(found: ServedModels) -> bool:
@@ -271,6 +267,9 @@ def place(
         seed: The seed. Default: the study's first.
         draw: The draw of the data. Default: the study's first.
 
+    Returns:
+        The bundle of the client, its score on the rows kept, and how often random halves of the rows place it alike.
+
     Example:
         >>> placement = ct.place(result, rows, client="clinic 9", label="ill")  # doctest: +SKIP
     """
@@ -285,4 +284,4 @@ def _get_known_clients(result: Result, draw: int | None) -> Federation:
     if chosen not in settings.draws:
         raise UserError(f"The study has no draw of the data {draw}: choose from {', '.join(map(str, settings.draws))}.")
     federation = load(settings.data, chosen) if result.run is None else result.run.study.worlds[chosen].federation
-    return federation.at(settings.plan.rounds)
+    return federation.at_round(settings.plan.rounds)

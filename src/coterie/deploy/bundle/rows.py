@@ -14,13 +14,17 @@ from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Doubles
 from coterie.core.layout import Inputs
 from coterie.core.tasks import Task
+from coterie.data.column_statistics import Scaling
 from coterie.data.columns import StatedColumn, make_missing_columns_error
 from coterie.data.federation import Federation
 from coterie.data.labels import encode_array_labels, parse_number, split_labelled_frame
+from coterie.data.prepare import get_preparation
 from coterie.data.readers.files import read_npz
 from coterie.data.readers.frames import check_columns
 from coterie.data.schema import SCHEMA, Schema
 from coterie.data.table import has_several_inputs, pack_inputs
+from coterie.data.text import get_text_column
+from coterie.data.tokens import get_text_blocker
 from coterie.deploy.bundle.bundle import Bundle
 
 if TYPE_CHECKING:
@@ -37,7 +41,7 @@ class RowScores:
     mean: float
     low: float
     high: float
-    usual: float  # the same of always saying what is usual: the commonest class or labels, the mean target; of texts, before training
+    usual: float  # the same of always predicting what is usual: the commonest class or labels, the mean target; of texts, before training
 
 
 NO_SCORES = RowScores(nan, nan, nan, nan)
@@ -63,10 +67,8 @@ def score_rows(response: Array, true: Array, known: Array, task: Task) -> RowSco
 
     if not len(true):
         return NO_SCORES
-    values, plain = (
-        score_each_row(response, true, task),
-        score_each_row(np.broadcast_to(compute_baseline(known, task), true.shape), true, task),
-    )
+    values = score_each_row(response, true, task)
+    plain = score_each_row(np.broadcast_to(compute_baseline(known, task), true.shape), true, task)
     mean = float(values.mean())
     if task.counts_classes:
         within = stats.binomtest(int(values.sum()), len(values)).proportion_ci(method="wilson")
@@ -106,9 +108,27 @@ def describe_row_scores(response: Array, true: Array, task: Task) -> tuple[str, 
     return words + (f", R2 {r2:.3f} against the mean of these rows" if spread > 0 else ""), {"mae": mae, "rmse": squares**0.5, "r2": r2}
 
 
+def describe_samples(federation: Federation, clients: Sequence[str]) -> dict[str, Any]:
+    """The fields of a bundle for these clients that state what samples are and how they are prepared."""
+    scaling, preparation = federation.provenance.get("scaling", {}), get_preparation(federation)
+    return {
+        "input_shape": federation.input_shape,
+        "classes": federation.classes,
+        "tokens": federation.x.dtype.kind != "f",
+        "features": get_feature_names(federation),
+        "scaling": {name: Scaling.from_dict(scaling[name]) for name in clients if name in scaling},
+        "preparation": None if preparation is None else preparation.of(clients),
+        "worded": get_text_column(federation.provenance),
+        "blocked": get_text_blocker(federation.provenance) if federation.task.name == "next-token" else None,
+        "several": federation.inputs,
+        "schema": get_table_schema(federation),
+        "task": federation.task,
+    }
+
+
 def get_table_schema(federation: Federation) -> Schema | None:
     """The schema of a table's federation; None of other data."""
-    return Schema.of(federation) if SCHEMA in federation.provenance else None
+    return Schema.from_federation(federation) if SCHEMA in federation.provenance else None
 
 
 def get_feature_names(federation: Federation) -> tuple[str, ...] | None:
@@ -130,7 +150,7 @@ class SiteRows:
 def read_rows(path: Path, bundle: Bundle, label: str | None = None, client: str | None = None) -> SiteRows:
     """The rows of a file: .npy holds samples, .npz an array x, anything else is read as CSV with a line of names.
 
-    The rows of a table are prepared as those of training were, where the bundle says how.
+    The rows of a table are prepared as those of training were, where the bundle states how.
     """
     if not path.is_file():
         raise UserError(f"There is no file {path}.")
@@ -146,17 +166,19 @@ def prepare_inputs(bundle: Bundle, rows: Any, client: str | None) -> Array:
         return pack_inputs(bundle.several, rows, "The samples")
     if isinstance(rows, np.ndarray) or not hasattr(rows, "columns"):
         return np.asarray(rows)
-    check_words(rows, bundle.schema, "The table")
-    if bundle.preparation is not None:
-        return bundle.preparation.rows(rows, bundle.resolve_client(client), "The table")
-    if bundle.worded is not None:
-        return bundle.worded.rows(rows, "The table")
+    if (made := _prepare_table(rows, bundle, client, "The table")) is not None:
+        return made
     texts = rows.map(lambda cell: "" if cell is None or cell != cell else str(cell))
-    columns = (
-        _select_by_position(texts, bundle, "The table") if bundle.features is None else select_columns(texts, bundle.features, "The table")
-    )
-    made = np.stack(columns, axis=1)
+    made = _select_numbers(texts, bundle, "The table")
     return bundle.scaled(made, client) if bundle.scaling else made
+
+
+def _prepare_table(frame: "pd.DataFrame", bundle: Bundle, client: str | None, where: str) -> Array | None:
+    """The rows of a table prepared as those of training were; None where the bundle does not state how."""
+    check_words(frame, bundle.schema, where)
+    if bundle.preparation is not None:
+        return bundle.preparation.rows(frame, bundle.resolve_client(client), where)
+    return None if bundle.worded is None else bundle.worded.rows(frame, where)
 
 
 def read_labelled_arrays(path: Path, shape: tuple[int, ...], classes: Sequence[str], label: str, task: Task) -> tuple[Array, Array]:
@@ -209,13 +231,8 @@ def join_inputs(inputs: Inputs, arrays: Mapping[str, Array], where: str) -> Arra
 
 def _read_table(path: Path, bundle: Bundle, label: str | None, client: str | None) -> SiteRows:
     frame, y = (read_text_table(path), None) if label is None else read_labelled_table(path, bundle.classes, label, bundle.task)
-    check_words(frame, bundle.schema, str(path))
-    if bundle.preparation is not None:
-        return SiteRows(bundle.preparation.rows(frame, bundle.resolve_client(client), str(path)), y)
-    if bundle.worded is not None:
-        return SiteRows(bundle.worded.rows(frame, str(path)), y)
-    columns = _select_by_position(frame, bundle, path) if bundle.features is None else select_columns(frame, bundle.features, path)
-    return SiteRows(np.stack(columns, axis=1), y)
+    made = _prepare_table(frame, bundle, client, str(path))
+    return SiteRows(_select_numbers(frame, bundle, path) if made is None else made, y)
 
 
 def read_text_table(path: Path) -> "pd.DataFrame":
@@ -269,15 +286,17 @@ def check_words(frame: "pd.DataFrame", schema: Schema | None, where: str) -> Non
             StatedColumn(column.name, "category", column.categories).check(frame[names[column.name]].tolist(), where, None)
 
 
-def _select_by_position(frame: "pd.DataFrame", bundle: Bundle, path: Path | str) -> list[Array]:
-    """All columns of numbers, in their order."""
+def _select_numbers(frame: "pd.DataFrame", bundle: Bundle, path: Path | str) -> Array:
+    """The columns of the bundle's features; where these have no names, all columns of numbers in their order."""
+    if bundle.features is not None:
+        return np.stack(select_columns(frame, bundle.features, path), axis=1)
     width = prod(bundle.input_shape)
     texts = [str(c) for c in frame.columns if not any(parse_number(cell) is not None for cell in frame[c].head(100))]
     kept = [c for c in frame.columns if str(c) not in texts]
     if len(kept) != width:
         beside = f" beside {', '.join(map(repr, texts[:3]))}" if texts else ""
         raise UserError(f"{path} has {len(kept)} columns of numbers{beside}: the model takes {width}; --label names a column of labels.")
-    return [_parse_numbers(frame[c].tolist(), str(c), path) for c in kept]
+    return np.stack([_parse_numbers(frame[c].tolist(), str(c), path) for c in kept], axis=1)
 
 
 def _parse_numbers(cells: Sequence[str], column: str, path: Path | str) -> Array:
@@ -285,5 +304,5 @@ def _parse_numbers(cells: Sequence[str], column: str, path: Path | str) -> Array
     if None in values:
         row = values.index(None)
         found = f"{cells[row]!r}, which is no number," if cells[row].strip() else "nothing"
-        raise UserError(f"{path} has {found} in row {row}, column {column!r}: fill it in or leave the row out.")
+        raise UserError(f"{path} has {found} in row {row}, column {column!r}: fill it in or drop the row.")
     return np.array(values, dtype=np.float64)

@@ -26,10 +26,7 @@ JOBS = ("nvflare.private.fed.app.server.runner_process", "nvflare.private.fed.ap
 def child_command(python: list[str], module: str, how: str | None = None) -> list[str]:
     """The start of a command line that runs a module as a child of this process.
 
-    Args:
-        python: The interpreter with its options.
-        module: The module of FLARE to run.
-        how: SIGNAL or WATCH; default: SIGNAL from the main thread, which lives as long as the process, and WATCH from any other.
+    `how` is by default SIGNAL from the main thread, which lives as long as the process, and WATCH from any other.
     """
     lasting = threading.current_thread() is threading.main_thread()
     return [*python, "-m", MODULE, str(os.getpid()), how or (SIGNAL if lasting else WATCH), module]

@@ -7,7 +7,6 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -23,14 +22,13 @@ from nvflare.apis.signal import Signal
 from nvflare.private.defs import SpecialTaskName
 
 from coterie._util.errors import UserError
-from coterie._util.locks import lock_file
+from coterie._util.files import lock_file
 from coterie.deploy.certificates import RevokedSites
 from coterie.deploy.files import is_name
-from coterie.deploy.flare.connection_monitor import hash_registration
-from coterie.deploy.flare.jobs import BODY, SERVER_FOLDER, TASK
-from coterie.deploy.flare.transport import IncomingStreams, survive_bad_messages
+from coterie.deploy.flare.jobs import BODY, TASK
+from coterie.deploy.flare.transport import IncomingStreams, hash_registration, survive_bad_messages
 from coterie.deploy.messages import OversizedMessage, RawMessage
-from coterie.deploy.server.federation import SCHEMA_FILE, list_connected_sites, read_registrations, read_roster
+from coterie.deploy.server.federation import SCHEMA_FILE, SERVER_FOLDER, list_connected_sites, read_presence, read_roster
 from coterie.deploy.server.runner import TooFewSitesError, run_order
 from coterie.deploy.server.runs import Journal, RunFolder
 
@@ -55,12 +53,12 @@ class FlareCarrier:
         gone: Callable[[], set[str]],
         sites: Collection[str] | None = None,
     ) -> None:
-        """`gone` names the sites that FLARE has seen leave, `sites` those that are part of the job; default: whoever is asked."""
+        """`gone` names the sites that FLARE has seen leave, `sites` those that are part of the job; default: all that are asked."""
         self.sites = sites
         self.controller, self.fl_ctx, self.abort, self.timeout, self.gone = controller, fl_ctx, abort, timeout, gone
         self.silent: dict[str, int] = {}
         self.patience = max(timeout, FIRST_WAIT)
-        self._posted: dict[str, tuple[str, Task, float]] = {}  # by number, what is not waited for: to whom, and until when it counts
+        self._posted: dict[str, tuple[str, Task, float]] = {}  # by number, what is not waited for: the site, and until when it counts
         self._come, self._replies = queue.Queue[tuple[str, RawMessage | None]](), queue.Queue[tuple[str, RawMessage | None]]()
         self._most: dict[str, int] = {}  # by site, the bytes that its answer can have
         self._incoming: IncomingStreams | None = None
@@ -81,7 +79,7 @@ class FlareCarrier:
     def _drop(self, site: str, excess: OversizedMessage) -> None:
         """In a thread of FLARE: the answer that is waited for, or all that were posted to the site, will not come."""
         self._replies.put((site, excess))
-        for number in [number for number, (whose, _, _) in list(self._posted.items()) if whose == site]:
+        for number in [number for number, (posted_to, _, _) in list(self._posted.items()) if posted_to == site]:
             self._come.put((number, excess))
 
     def exchange(self, batches: Mapping[str, bytes]) -> dict[str, RawMessage]:
@@ -91,7 +89,7 @@ class FlareCarrier:
         lost = self.lost
         for site, data in batches.items():
             if site not in lost and self._takes_part(site):
-                waiting[site] = self._task(data, partial(_store_reply, replies, site))
+                waiting[site] = self._task(data, replies, site)
                 self.controller.send(task=waiting[site], fl_ctx=self.fl_ctx, targets=[site])
         end = monotonic() + self.patience
         while waiting and monotonic() < end:
@@ -119,7 +117,7 @@ class FlareCarrier:
 
     def post(self, number: str, site: str, data: bytes) -> None:
         """Send, and do not wait; a site that is not asked any more is silent at once."""
-        task = self._task(data, partial(_store_reply, self._come, number))
+        task = self._task(data, self._come, number)
         self._posted[number] = (site, task, monotonic() + self.patience)
         if site in self.lost or not self._takes_part(site):
             self._come.put((number, None))
@@ -127,7 +125,7 @@ class FlareCarrier:
             self.controller.send(task=task, fl_ctx=self.fl_ctx, targets=[site])
 
     def _takes_part(self, site: str) -> bool:
-        """A site of the run may not be part of this job: it came too late. Nobody would fetch what it is asked, and all would wait."""
+        """A site of the run may not be part of this job: it came too late, would not fetch what it is asked, and all would wait."""
         return self.sites is None or site in self.sites
 
     def collect(self, *, wait: bool) -> tuple[str, RawMessage | None] | None:
@@ -149,7 +147,7 @@ class FlareCarrier:
         return None
 
     def _give_up(self) -> bool:
-        """Let those count as silent who are gone, or took too long; whether there are any."""
+        """Count as silent the sites that are gone, or took too long; whether there are any."""
         gone, now = self.gone(), monotonic()
         late = [number for number, (site, _, end) in self._posted.items() if site in gone or now > end]
         for number in late:
@@ -157,24 +155,22 @@ class FlareCarrier:
             self._come.put((number, None))
         return bool(late)
 
-    def _task(self, data: bytes, report: Callable[[RawMessage | None], None]) -> Task:
+    def _task(self, data: bytes, replies: "queue.Queue[tuple[str, RawMessage | None]]", name: str) -> Task:
+        """A task whose reply, or None, is put into a queue under a name."""
+
         def received(client_task: ClientTask, fl_ctx: FLContext) -> None:  # FLARE calls it with these names
             result: Shareable = client_task.result
             response = result.get(BODY) if result.get_return_code() == ReturnCode.OK else None
-            report(response if isinstance(response, bytes) else None)
+            replies.put((name, response if isinstance(response, bytes) else None))
             client_task.result = None  # FLARE would keep it as long as the task
 
         def done(task: Task, fl_ctx: FLContext) -> None:
             if task.completion_status != TaskCompletionStatus.OK:
-                report(None)
+                replies.put((name, None))
 
         body = Shareable()
         body[BODY] = data
         return Task(name=TASK, data=body, timeout=max(int(self.patience), 1), result_received_cb=received, task_done_cb=done)
-
-
-def _store_reply(replies: "queue.Queue[tuple[str, RawMessage | None]]", name: str, response: RawMessage | None) -> None:
-    replies.put((name, response))
 
 
 SHORT_STAY = 100  # rounds: a site that is lost sooner than that is lost again for the same reason
@@ -205,8 +201,7 @@ class NewcomerClock:
 def compute_patience(lines: Sequence[Mapping[str, Any]], site: str) -> int:
     """Rounds until a site may end the job to come in: one at first, and ever more for one whose part broke in one job after the other.
 
-    To begin a job takes seconds foreverybody. A job without a round would be for nothing, and a site whose process dies in each must not
-    cost the others a job a round.
+    All sites wait for seconds while a job starts. A site whose process dies in each must not cost the others a job a round.
     """
     lost = 0
     for job in _split_jobs(lines):
@@ -285,7 +280,7 @@ class CoterieController(Controller):
     """Runs in a process of its own on the server, one for each job."""
 
     def __init__(self, run: str) -> None:
-        """A job says no more than a run's name: where runs lie and what was ordered, the server knows itself."""
+        """A job holds no more than a run's name: where runs lie and what was ordered, the server knows itself."""
         super().__init__()
         if not is_name(run):
             raise UserError("A job names a run by letters, digits, - . = and _.")
@@ -318,7 +313,7 @@ class CoterieController(Controller):
 
     def process_result_of_unknown_task(self, client: Client, task_name: str, client_task_id: str, result: Any, fl_ctx: FLContext) -> None:
         """An answer that came too late does not count, and is written down."""
-        self.journal.say("late", site=client.name)
+        self.journal.append("late", {"site": client.name})
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.CLIENT_DISCONNECTED:
@@ -328,9 +323,9 @@ class CoterieController(Controller):
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         with lock_file(self.folder / "run"):  # the job of a server that was killed outlives it by seconds
-            self._carry_out(abort_signal, fl_ctx)
+            self._run_order(abort_signal, fl_ctx)
 
-    def _carry_out(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+    def _run_order(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         self.began_with = {client.name: hash_registration(client) for client in fl_ctx.get_engine().get_clients()}
         sites = sorted(self.began_with)
         carrier = FlareCarrier(self, fl_ctx, abort_signal, self.timeout, self.gone, self.began_with)
@@ -363,9 +358,9 @@ class CoterieController(Controller):
             raise
 
     def gone(self) -> set[str]:
-        """Sites whose part of this job is over: FLARE saw them leave, they were restarted, or the operator removed them, of which FLARE
-        says nothing to the job."""
-        now = read_registrations(self.server)
+        """Sites whose part of this job is over: FLARE saw them leave, they were restarted, or the operator removed them, which FLARE
+        does not report to the job."""
+        now = read_presence(self.server).marks
         return self.left | self.removed() | {site for site, mark in self.began_with.items() if now.get(site, mark) != mark}
 
     def waiting(self, lost: set[str]) -> set[str]:
@@ -376,4 +371,4 @@ class CoterieController(Controller):
         if site is None:
             return
         (self.left.add if what == "left" else self.left.discard)(site)
-        self.journal.say(what, site=site)
+        self.journal.append(what, {"site": site})

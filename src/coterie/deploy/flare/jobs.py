@@ -1,33 +1,42 @@
-"""FLARE's configuration: the files of a kit, the only job that a federation runs, and the check that a job is that one.
+"""FLARE's configuration: the files of a kit, the only job that a federation runs, its check, and the executor of its site part.
 
-The files are written by Coterie at every start: what a kit says of FLARE is replaced. A job names a run; what the run is, the server
-reads from its own folder, and what a site does, its own kit says. A job may build the controller at the server and the executor at a
-site, nothing else.
+The files are written by Coterie at every start: what a kit has of FLARE is replaced. A job names a run; what the run is, the server
+reads from its own folder, and what a site does comes from its own kit. A job may build the controller at the server and the executor at
+a site, nothing else.
 """
 
 import json
 import os
 from collections.abc import Sequence
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from nvflare.apis.app_validation import AppValidator
+from nvflare.apis.event_type import EventType
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
 from nvflare.lighter.tool_consts import NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE
 from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 
 from coterie._util.errors import UserError
 from coterie._util.json_io import read_json_object
 from coterie.deploy.files import is_name, keep_private
-from coterie.deploy.server.federation import FederationFolder
+from coterie.deploy.flare.transport import ASKS, IncomingStreams
+from coterie.deploy.messages import LIMIT, Hello, OversizedMessage, is_kind
+from coterie.deploy.server.federation import SERVER_FOLDER, FederationFolder
 
-KIT = "COTERIE_KIT"  # the folder of the site's kit, said by `coterie join`
-SERVER_FOLDER = "COTERIE_SERVER"  # the folder of the server's kit, in the environment of its processes
+KIT = "COTERIE_KIT"  # the folder of the site's kit, set by `coterie join`
 TASK, BODY = "coterie", "message"
 PROJECT_SERVER, ORGANISATION = "coterie-server", "coterie"
 ADMIN, ROLE = "admin@coterie.local", "project_admin"
 CONTROLLER = "coterie.deploy.flare.controller.CoterieController"
-EXECUTOR = "coterie.deploy.flare.executor.CoterieExecutor"
-MONITOR, JOB_VALIDATOR = "coterie.deploy.flare.connection_monitor.ConnectionMonitor", "coterie.deploy.flare.jobs.JobValidator"
+EXECUTOR = "coterie.deploy.flare.jobs.CoterieExecutor"
+MONITOR, JOB_VALIDATOR = "coterie.deploy.flare.transport.ConnectionMonitor", "coterie.deploy.flare.jobs.JobValidator"
 HEARTBEAT_TIMEOUT = 20  # seconds without a sign of life after which a site counts as gone
 MOST_SITES = 1000
 OWN_FILES = {"resources.json", "authorization.json", "log_config.json"}  # in local/
@@ -88,10 +97,9 @@ def write_server_files(federation: FederationFolder) -> None:
     _write_config(folder, "fed_server.json", {"servers": [server]}, resources, SERVER_RIGHTS)
 
 
-_NO_GPU = {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0, "expiration_period": 300}  # a site says itself what it trains on
+_NO_GPU = {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0, "expiration_period": 300}  # a site chooses itself what it trains on
 _LINE = "%(asctime)s - %(name)s - %(levelname)s - %(fl_ctx)s - %(message)s"
 _FILE = {"class": "logging.handlers.RotatingFileHandler", "filename": "log.txt", "maxBytes": 20 << 20, "backupCount": 3}
-
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -138,7 +146,7 @@ def _check_files(folder: Path) -> None:
                 raise UserError(f"{path} is no part of a kit that Coterie makes: ask whoever made the kit what it is for, and remove it.")
 
 
-POLL = 0.02  # seconds between a site's questions for work
+TASK_POLL = 0.02  # seconds between a site's questions for work
 SERVER_APP, SITE_APP = "server_app", "site_app"
 SERVER_FILE, SITE_FILE = "config/config_fed_server.json", "config/config_fed_client.json"
 
@@ -160,7 +168,7 @@ def make_server_config(run: str) -> dict[str, Any]:
     """What the server's part of a job holds."""
     return {
         "format_version": 2,
-        "server": {"task_request_interval": POLL, "heart_beat_timeout": HEARTBEAT_TIMEOUT},
+        "server": {"task_request_interval": TASK_POLL, "heart_beat_timeout": HEARTBEAT_TIMEOUT},
         "dead_client_grace_period": 5.0,
         "dead_client_check_lead_time": 1.0,
         "end_run_readiness_check_interval": 0.2,
@@ -173,7 +181,7 @@ def make_server_config(run: str) -> dict[str, Any]:
 
 SITE_CONFIG: dict[str, Any] = {
     "format_version": 2,
-    "default_task_fetch_interval": POLL,
+    "default_task_fetch_interval": TASK_POLL,
     "get_task_timeout": 60.0,
     "submit_task_result_timeout": 60.0,
     "task_check_interval": 0.5,
@@ -216,3 +224,113 @@ def find_job_fault(app: Path, authority: Path, *, at_site: bool) -> str:
     if not is_name(run):
         return "a job of a run without a name"
     return "" if tree == make_server_config(run) else "a job that does something else than Coterie's"
+
+
+MAX_ATTEMPTS = 2
+MEGABYTE = 1_000_000
+MOST_ASKS = 64  # of the largest size that the policy takes, in one message
+EXECUTOR_POLL = 0.2  # seconds between looks at the abort signal
+
+
+class CoterieExecutor(Executor):
+    """Runs in the site's job process. The child is spawned, never forked: it would inherit the threads of gRPC."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kit = Path(os.environ[KIT])
+        self.child: Any = None
+        self.line: Connection | None = None
+        self.hello: bytes | None = None  # the server's introduction, for a child that takes another's place
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        if event_type == EventType.START_RUN:
+            most = _read_limit(self.kit)
+            IncomingStreams(fl_ctx.get_engine().get_cell(), lambda sender: most, self._log_oversized, ASKS)
+        elif event_type == EventType.END_RUN:
+            self._end()
+
+    def _log_oversized(self, sender: str, excess: OversizedMessage) -> None:
+        """In a thread of FLARE: asks were dropped while they came in, and the server gets no answer."""
+        sentence = f"Asks of {excess.size:,} bytes were dropped: at most {excess.limit:,} are read ('message_megabytes' in policy.toml).\n"
+        with (self.kit / "site.log").open("a", encoding="utf-8") as log:
+            log.write(sentence)
+
+    def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
+        data = shareable.get(BODY)
+        if not isinstance(data, bytes):
+            return make_reply(ReturnCode.BAD_TASK_DATA)
+        response = self._answer(data, abort_signal)
+        if response is None:
+            return make_reply(ReturnCode.TASK_ABORTED if abort_signal.triggered else ReturnCode.EXECUTION_EXCEPTION)
+        reply = Shareable()
+        reply[BODY] = response
+        return reply
+
+    def _answer(self, data: bytes, abort: Signal) -> bytes | None:
+        """The child's answer. One that died is replaced and asked again, once: what kills two will kill a third."""
+        for _ in range(MAX_ATTEMPTS):
+            if abort.triggered:
+                return None
+            if not self._there() and self.hello is not None and not is_kind(data, Hello) and self._ask(self.hello, abort) is None:
+                continue
+            response = self._ask(data, abort)
+            if response is not None:
+                self.hello = data if is_kind(data, Hello) else self.hello
+                return response
+        return None
+
+    def _there(self) -> bool:
+        return self.line is not None and self.child.is_alive()
+
+    def _ask(self, data: bytes, abort: Signal) -> bytes | None:
+        """The child's answer to one message; None where it died."""
+        line = self._line()
+        try:
+            line.send_bytes(data)
+            while not line.poll(EXECUTOR_POLL):
+                if abort.triggered:
+                    self._end()
+                    return None
+                if not self.child.is_alive():
+                    raise EOFError
+            return line.recv_bytes()
+        except (EOFError, OSError):
+            self._end()
+            return None
+
+    def _line(self) -> Connection:
+        if self.line is None or not self._there():
+            self._end()
+            context = get_context("spawn")
+            self.line, theirs = context.Pipe()
+            self.child = context.Process(target=_run_child, args=(theirs, self.kit), daemon=True)
+            self.child.start()
+            theirs.close()
+        return self.line
+
+    def _end(self) -> None:
+        if self.child is not None:
+            self.child.terminate()
+            self.child.join(5)
+            if self.child.is_alive():
+                self.child.kill()
+        if self.line is not None:
+            self.line.close()
+        self.child, self.line = None, None
+
+
+def _read_limit(kit: Path) -> int:
+    """How many bytes the asks of one phase may have together."""
+    from coterie.deploy.site.policy import read_policy
+
+    try:
+        return min(LIMIT, int(read_policy(kit / "policy.toml").message_megabytes * MEGABYTE) * MOST_ASKS)
+    except UserError:  # the child refuses to answer with this policy, and reports why
+        return LIMIT
+
+
+def _run_child(line: Connection, kit: Path) -> None:
+    """In the child. What trains is imported there alone: the job process, which only hands bytes on, stays small and starts soon."""
+    from coterie.deploy.site.process import serve_connection
+
+    serve_connection(line, kit)

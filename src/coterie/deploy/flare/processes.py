@@ -23,11 +23,11 @@ import psutil
 from filelock import lock_descriptor
 
 from coterie._util.errors import UserError
-from coterie._util.locks import read_note, write_note
+from coterie._util.files import read_note, write_note
 from coterie.deploy.flare.child_process import child_command
-from coterie.deploy.flare.jobs import KIT, ORGANISATION, SERVER_FOLDER, write_server_files, write_site_files
+from coterie.deploy.flare.jobs import KIT, ORGANISATION, write_server_files, write_site_files
 from coterie.deploy.flare.protection import check_flare_version
-from coterie.deploy.server.federation import FederationFolder, read_presence
+from coterie.deploy.server.federation import SERVER_FOLDER, FederationFolder, read_presence
 
 if TYPE_CHECKING:
     from coterie.deploy.site.process import SiteSettings
@@ -64,16 +64,8 @@ class ProcessLock:
     """Held from its making until `close` or the end of this process and of all that inherited `handle`."""
 
     def __init__(self, folder: Path, what: str, patience: float = PATIENCE) -> None:
-        """Take the folder; processes that a killed holder left there are ended.
-
-        Args:
-            folder: The server's folder, or a kit.
-            what: What runs there, for the sentence that refuses: "A server of fed".
-            patience: Seconds to wait for such processes to end.
-
-        Raises:
-            UserError: Another process holds the folder. It is named.
-        """
+        """Take the folder; processes that a killed holder left there are ended, in so many seconds. A folder that another process holds
+        is refused with that process; `what` begins the sentence: "A server of fed"."""
         if os.name == "nt":
             raise UserError("Servers and sites of a federation run on Linux and macOS: on Windows, use WSL.")
         self.folder, self.what = folder.absolute(), what
@@ -116,7 +108,7 @@ class ProcessLock:
             sleep(0.2)
 
     def _end_orphans(self) -> None:
-        """End what a killed holder left. What has its parent is somebody's, who works without the lock: it is named instead."""
+        """End what a killed holder left. What has its parent belongs to a process that works without the lock: it is named instead."""
         found = list(_find_flare_processes(self.folder))
         for process in found:
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
@@ -176,23 +168,22 @@ def start_site(kit: Path, site: str, locks: Sequence[int] = ()) -> "subprocess.P
     """A site's client, which ends with this process and inherits these `locks` (file descriptors)."""
     check_flare_version()
     write_site_files(kit)
-    response = [f"uid={site}", f"heart_beat_interval={HEARTBEAT}"]
-    return _start_process(
-        kit, "nvflare.private.fed.app.client.client_train", "fed_client.json", response, {KIT: str(kit.absolute())}, locks
-    )
+    more = [f"uid={site}", f"heart_beat_interval={HEARTBEAT}"]
+    where = {KIT: str(kit.absolute())}
+    return _start_process(kit, "nvflare.private.fed.app.client.client_train", "fed_client.json", more, where, locks)
 
 
 def _start_process(
-    workspace: Path, module: str, config: str, response: list[str], more: dict[str, str], locks: Sequence[int]
+    workspace: Path, module: str, config: str, options: list[str], more: dict[str, str], locks: Sequence[int]
 ) -> "subprocess.Popen[bytes]":
     workspace = workspace.absolute()
     (workspace / "transfer").mkdir(exist_ok=True, mode=0o700)
     words = [*child_command([sys.executable, "-u"], module), "-m", str(workspace), "-s", config]
-    words += ["--set", "secure_train=true", f"org={ORGANISATION}", "config_folder=config", *response]
+    words += ["--set", "secure_train=true", f"org={ORGANISATION}", "config_folder=config", *options]
     paths = os.pathsep.join(path for path in (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")) if path)
     safe = {"PYTHONSAFEPATH": "1"}  # a kit is made by others: no module that lies in it may stand in for an installed one
     quiet = {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "4", "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "8"}
-    with open(workspace / LOG_FILE, "ab", opener=_open_private) as log:
+    with open(workspace / LOG_FILE, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
         return subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
@@ -204,10 +195,6 @@ def _start_process(
             umask=OWNER_ALONE,
             pass_fds=locks,
         )
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def stop_process(process: "subprocess.Popen[bytes]", patience: float = 10.0) -> None:
@@ -300,14 +287,14 @@ def check_server_running(federation: FederationFolder, process: "subprocess.Pope
 
 
 def _is_listening(federation: FederationFolder, process: int) -> bool:
-    """Whether this process has written who is there: it does so once it has started whole."""
+    """Whether this process has written which sites are there: it does so once it has started whole."""
     found = read_presence(federation.server)
     return found.process == process and found.alive
 
 
 REGISTERED = "Successfully registered client"
 
-# What FLARE's log says, and what it means; {site} and {server} are filled in.
+# Words of FLARE's log, and what they mean; {site} and {server} are filled in.
 LOG_MESSAGES = (
     ("is disabled", "The operator has removed {site} from the federation: ask for another kit."),
     ("Maximum number of clients reached", "The server takes no more sites: ask its operator."),
@@ -325,13 +312,9 @@ LOG_MESSAGES = (
 def run_sites(
     kits: Mapping[str, Path], server: str, patience: float, settings: "Mapping[str, SiteSettings] | None" = None
 ) -> Iterator[list["subprocess.Popen[bytes]"]]:
-    """The clients of these sites, started at once, all taken in by the server.
+    """The clients of these sites, started at once, all taken in by the server within so many seconds.
 
-    Args:
-        kits: By site, its kit. One that is in use is refused, with the process that uses it.
-        server: Where the server is, for sentences.
-        patience: Seconds until it must have taken all of them in.
-        settings: By site, what is written into its kit once that is held; default: what is there.
+    A kit that is in use is refused, with the process that uses it. `settings` are written into a kit once it is held.
     """
     settings = settings or {}
     with ExitStack() as held:
@@ -363,19 +346,19 @@ def _wait_for_outcome(log: Path, begin: int, process: "subprocess.Popen[bytes]",
 
 def explain_refusal(response: str, site: str, server: str, patience: float) -> str:
     """Why a site was not taken in, from what its client wrote."""
-    for words, sentence in LOG_MESSAGES:
-        if words in response:
-            return sentence.format(site=site, server=server)
-    return (
+    return _find_known_cause(response, site, server) or (
         f"The server at {server} did not take {site} in within {patience:.0f} s: is 'coterie serve' running there, "
         f"and may this machine reach that port?"
     )
+
+
+def _find_known_cause(text: str, site: str, server: str) -> str:
+    return next((sentence.format(site=site, server=server) for words, sentence in LOG_MESSAGES if words in text), "")
 
 
 def check_site_running(kit: Path, site: str, server: str, process: "subprocess.Popen[bytes]") -> None:
     """Refuse a client that has ended by itself."""
     if process.poll() is not None:
         log = kit / LOG_FILE
-        tail = read_log_since(log, max(log.stat().st_size - 20_000, 0))
-        known = [sentence.format(site=site, server=server) for words, sentence in LOG_MESSAGES if words in tail]
-        raise UserError(known[0] if known else f"The client of {site} ended with code {process.returncode}: {read_log_tail(kit)}")
+        known = _find_known_cause(read_log_since(log, max(log.stat().st_size - 20_000, 0)), site, server)
+        raise UserError(known or f"The client of {site} ended with code {process.returncode}: {read_log_tail(kit)}")

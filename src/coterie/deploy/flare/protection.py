@@ -29,8 +29,9 @@ from nvflare.private.defs import CellMessageHeaderKeys, RequestHeader, TrainingT
 
 from coterie._util.errors import UserError
 from coterie.deploy.certificates import RevokedSites
-from coterie.deploy.flare.jobs import ADMIN, SERVER_FOLDER
-from coterie.deploy.flare.transport import SCHEME, PrivateSocketDriver
+from coterie.deploy.flare.jobs import ADMIN
+from coterie.deploy.flare.transport import SCHEME, PrivateSocketDriver, survive_bad_messages
+from coterie.deploy.server.federation import SERVER_FOLDER
 
 log = logging.getLogger(__name__)
 NUMBER = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -84,7 +85,7 @@ WHEN_REVOKED = frozenset({"task/challenge", "task/register"})  # FLARE answers b
 
 @dataclass(frozen=True)
 class Party:
-    """Who a cell belongs to."""
+    """The process that a cell belongs to."""
 
     role: str
     site: str = ""
@@ -152,7 +153,7 @@ class Guard:
         self.name, self.own, self.operator, self.removed = name, own, operator, removed
 
     def refusal(self, info: MessageInfo, waits: Callable[[object], bool]) -> str | None:
-        """Why a message is refused; None where it is accepted. `waits` says whether a reply to a number is waited for."""
+        """Why a message is refused; None where it is accepted. `waits` is whether a reply to a number is waited for."""
         if info.link == "self":
             return None
         peer, origin, destination = (Party.of(name) for name in (info.peer, info.origin, info.destination))
@@ -260,7 +261,8 @@ def install_guard(operator: str, removed: Callable[[], frozenset[str]]) -> None:
         self.add_incoming_request_filter(CellChannel.CLIENT_MAIN, "*", lambda message: _check_order(self, message, refusals))
 
     def process_message(self: Any, endpoint: Any, connection: Any, app_id: int, message: Any) -> None:
-        info = MessageInfo(_get_link(connection), endpoint.name, _get_common_name(connection), message.headers or {})
+        name = (connection.get_conn_properties() or {}).get(DriverParams.PEER_CN.value)
+        info = MessageInfo(_get_link(connection), endpoint.name, name, message.headers or {})
         reason = self.coterie_guard.refusal(info, lambda number: _is_expected(self, number))
         if reason is None:
             received(self, endpoint, connection, app_id, message)
@@ -286,10 +288,6 @@ def _get_link(connection: Any) -> str:
     if isinstance(connection, NullConnection):
         return "self"
     return "private" if connection.connector.params.get(DriverParams.SCHEME.value) == SCHEME else "network"
-
-
-def _get_common_name(connection: Any) -> object:
-    return (connection.get_conn_properties() or {}).get(DriverParams.PEER_CN.value)
 
 
 def _is_expected(cell: Any, numbers: object) -> bool:
@@ -319,19 +317,15 @@ def protect() -> None:
     """Reduce FLARE in this process. Whatever cannot be reduced is an error: nothing starts unprotected."""
     check_flare_version()
     _use_private_sockets()
-    install_guard(ADMIN, _get_revoked_sites())
-    _keep_job_alive()
+    folder = os.environ.get(SERVER_FOLDER)
+    install_guard(ADMIN, RevokedSites(Path(folder).parent) if folder else frozenset)
+    survive_bad_messages()
     _limit_site_orders()
     _limit_operator()
 
 
-def _get_revoked_sites() -> Callable[[], frozenset[str]]:
-    folder = os.environ.get(SERVER_FOLDER)
-    return RevokedSites(Path(folder).parent) if folder else frozenset
-
-
 def _use_private_sockets() -> None:
-    """Between a process and its jobs, in place of a TCP port of the machine. No file of a kit or a job has a say in connections."""
+    """Between a process and its jobs, in place of a TCP port of the machine. No file of a kit or a job changes connections."""
     from nvflare.fuel.f3 import communicator
     from nvflare.fuel.f3.comm_config import CommConfigurator
 
@@ -340,14 +334,6 @@ def _use_private_sockets() -> None:
     communicator.load_comm_drivers()
     communicator.driver_loaded = True
     communicator.driver_mgr.register(PrivateSocketDriver)
-
-
-def _keep_job_alive() -> None:
-    """FLARE ends the server's part of a job, and so the run of all sites, when one site's answer cannot be decoded or was too large."""
-    from nvflare.fuel.f3.cellnet import cell
-
-    _require(cell, "_is_server_job_cell")
-    cell._is_server_job_cell = lambda my_info: False
 
 
 def _limit_site_orders() -> None:
@@ -366,7 +352,8 @@ def _limit_operator() -> None:
     from nvflare.fuel.sec.audit import AuditService
     from nvflare.private.fed.server import admin
 
-    _require(admin, "AuthzFilter")
+    if not hasattr(admin, "AuthzFilter"):
+        raise RuntimeError(f"{admin.__name__} has no AuthzFilter: this FLARE is not the one that Coterie's protection was written for")
 
     class ListedCommands(admin.AuthzFilter):
         """Refuses, and writes down, all commands but the listed."""
@@ -381,8 +368,3 @@ def _limit_operator() -> None:
             return False
 
     admin.AuthzFilter = ListedCommands
-
-
-def _require(module: Any, name: str) -> None:
-    if not hasattr(module, name):
-        raise RuntimeError(f"{module.__name__} has no {name}: this FLARE is not the one that Coterie's protection was written for")

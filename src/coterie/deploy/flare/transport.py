@@ -1,4 +1,4 @@
-"""FLARE's connections: private sockets between a process and its jobs, and bounds on what sites send.
+"""FLARE's connections: private sockets between a process and its jobs, bounds on what sites send, and which sites are connected.
 
 Bounds apply while a message comes in, before it is in memory.
 """
@@ -12,13 +12,20 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from socketserver import BaseRequestHandler, ThreadingUnixStreamServer
 from time import monotonic
 from typing import Any
 from urllib.parse import quote, unquote
 
-from nvflare.apis.fl_constant import ServerCommandNames
+from nvflare.apis.client import Client
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import ServerCommandNames, SystemComponents
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.job_def import RunStatus
+from nvflare.fuel.common.exit_codes import ProcessExitCode
 from nvflare.fuel.f3.cellnet import cell as cells
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
 from nvflare.fuel.f3.comm_error import CommError
@@ -31,8 +38,11 @@ from nvflare.fuel.f3.sfm import conn_manager
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamDataType, StreamHeaderKey
 from nvflare.fuel.f3.streaming.stream_types import StreamError
+from nvflare.private.defs import CellChannelTopic, JobFailureMsgKey
 
+from coterie.deploy.certificates import RevokedSites
 from coterie.deploy.messages import OversizedMessage
+from coterie.deploy.server.federation import REFRESH, SERVER_FOLDER, write_presence
 
 SCHEME = "private"
 SOCKET_FOLDER = "sockets"  # in the workspace of the process
@@ -115,7 +125,7 @@ class _Server(ThreadingUnixStreamServer):
         super().__init__(name, _Handler)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """The folder keeps others out; this does so once more where the system tells who connects."""
+        """The folder keeps others out; this does so once more where the system reports the user that connects."""
         if not hasattr(socket, "SO_PEERCRED"):
             return True
         details = request.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -166,7 +176,7 @@ SERVER = "server"  # the server's own processes
 RESULT = (CellChannel.SERVER_COMMAND, ServerCommandNames.SUBMIT_UPDATE)
 ASKS = (CellChannel.RETURN_ONLY, f"{CellChannel.SERVER_COMMAND}:{ServerCommandNames.GET_TASK}")
 RELAYED = 64  # frames of one connection that wait to be relayed; its sender then waits
-UNREAD = 256  # frames that wait for a site to read them; FLARE has at most 16 MiB of a stream on its way
+UNREAD = 256  # frames that wait for a site to read them; FLARE has at most 16 MiB of a stream pending
 
 
 def limit_frames(most: int = FRAME) -> None:
@@ -205,7 +215,7 @@ def limit_queues(relayed: int = RELAYED, unread: int = UNREAD) -> None:
 
 
 def survive_bad_messages() -> None:
-    """Have a message that cannot be decoded, or that says a reply was too large, fail alone: FLARE would end the server's job."""
+    """Have a message that cannot be decoded, or that reports a reply as too large, fail alone: FLARE would end the job of all sites."""
     if not hasattr(cells, "_is_server_job_cell"):
         raise RuntimeError("this version of FLARE decides otherwise when a message ends a job: Coterie was checked with 2.9")
     cells._is_server_job_cell = lambda info: False
@@ -237,14 +247,8 @@ class IncomingStreams:
         dropped: Callable[[str, OversizedMessage], None],
         large: tuple[str, str] = RESULT,
     ) -> None:
-        """Take the receiver's place.
-
-        Args:
-            cell: The cell whose streams are bounded.
-            allowed: How many bytes a large stream of a sender can have now.
-            dropped: Called once for a large stream that has more.
-            large: Channel and topic of streams that may be large: results at the server, asks at a site.
-        """
+        """Take the place of a cell's receiver. `allowed` is how many bytes a large stream of a sender can have now, `dropped` is called
+        once for one that has more, and `large` are channel and topic of large streams: results at the server, asks at a site."""
         self.allowed, self.dropped, self.large, self.reject = allowed, dropped, large, cell.byte_receiver.reject
         self.open: dict[tuple[str, int], _Stream] = {}
         self.refused: OrderedDict[tuple[str, int], None] = OrderedDict()
@@ -326,3 +330,81 @@ def _drop_stream(key: tuple[str, int], error: StreamError) -> bool:
     task.chunks.clear()
     task.out_seq_chunks.clear()
     return True
+
+
+CHECK_INTERVAL = 0.5  # seconds
+
+
+def hash_registration(client: Client) -> str:
+    """What distinguishes a registration from the next one. FLARE's token would, but it is a secret."""
+    return sha256(str(client.token).encode()).hexdigest()[:16]
+
+
+def _downgrade_failure(message: Any) -> None:
+    """A site that calls a job unsafe has failed like any other: FLARE would end the job for all."""
+    details = message.payload
+    if isinstance(details, dict) and details.get(JobFailureMsgKey.CODE) == ProcessExitCode.UNSAFE_COMPONENT:
+        details[JobFailureMsgKey.CODE] = ProcessExitCode.EXCEPTION
+
+
+class ConnectionMonitor(FLComponent):
+    """A component of the server (local/resources.json)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        limit_frames()  # the server's port is opened later
+        limit_queues()
+        self.server, self._stop = Path(os.environ[SERVER_FOLDER]), threading.Event()
+        self.removed = RevokedSites(self.server.parent)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        if event_type == EventType.SYSTEM_START:
+            engine = fl_ctx.get_engine()
+            self._contain_failures(engine)
+            self._close_stale_jobs(engine, fl_ctx)
+            threading.Thread(target=self._write, args=(engine,), daemon=True).start()
+            threading.Thread(target=self._disconnect_revoked, args=(engine,), daemon=True).start()
+        elif event_type == EventType.SYSTEM_END:
+            self._stop.set()
+
+    def _contain_failures(self, engine: Any) -> None:
+        """The process of one site that dies must not end the job for all: the site is gone, and the others continue."""
+
+        def fail_run(job_id: str, process_return_code: Any, fl_ctx: FLContext) -> str:
+            self.log_warning(fl_ctx, f"job {job_id}: the process of a site ended with {process_return_code}; the others continue")
+            return ""
+
+        engine.job_runner.fail_run = fail_run
+        engine.get_cell().core_cell.add_incoming_request_filter(
+            CellChannel.SERVER_MAIN, CellChannelTopic.REPORT_JOB_FAILURE, _downgrade_failure
+        )
+
+    def _disconnect_revoked(self, engine: Any) -> None:
+        """Close the connections of a removed site at once. What it sends over new ones is refused by the guard."""
+        manager = engine.get_cell().core_cell.communicator.conn_manager
+        before = frozenset[str]()
+        while not self._stop.wait(CHECK_INTERVAL):
+            removed = self.removed()
+            for name in [name for name in list(manager.sfm_endpoints) if name.partition(".")[0] in removed - before]:
+                for line in list(manager.get_connections(name) or []):
+                    line.conn.close()
+            for client in list(engine.client_manager.clients.values()):
+                if client.name in removed:
+                    engine.server.logout_client(client.token)
+            before = removed
+
+    def _close_stale_jobs(self, engine: Any, fl_ctx: FLContext) -> None:
+        """A server that was killed leaves jobs that are called running forever."""
+        manager = engine.get_component(SystemComponents.JOB_MANAGER)
+        for job in manager.get_jobs_by_status([RunStatus.RUNNING, RunStatus.DISPATCHED], fl_ctx) or []:
+            manager.set_status(job.job_id, RunStatus.FINISHED_ABORTED, fl_ctx)
+
+    def _write(self, engine: Any) -> None:
+        before: dict[str, str] | None = None
+        wrote = 0.0
+        while not self._stop.wait(CHECK_INTERVAL):
+            clients = list(engine.client_manager.clients.values())
+            marks = {client.name: hash_registration(client) for client in clients}
+            if marks != before or monotonic() - wrote > REFRESH:
+                write_presence(self.server, {client.name: float(client.last_connect_time) for client in clients}, marks)
+                before, wrote = marks, monotonic()

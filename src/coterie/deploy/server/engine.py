@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from coterie.core.arrays import Array, Ids
+from coterie.core.arrays import Array
 from coterie.core.asks import Refusal, RefusedReply
 from coterie.core.replies import assemble
 from coterie.deploy.messages import LIMIT, AskBatch, Denial, MessageError, RawMessage, get_clients, make_batch, split_by_client, to_message
@@ -32,19 +32,19 @@ ReadReplies = Callable[[str, RawMessage, tuple[AskBatch, list[int]], list[ReplyR
 
 
 class AsyncSender(Protocol):
-    """Takes bytes to sites, and brings back what they say when they say it."""
+    """Takes bytes to sites, and brings back their answers as they come."""
 
     def post(self, number: str, site: str, data: bytes) -> None:
-        """Send a parcel, and do not wait."""
+        """Send a batch, and do not wait."""
 
     def collect(self, *, wait: bool) -> tuple[str, RawMessage | None] | None:
-        """The next answer by the number of its parcel, or None in its place where none will come; None where there is nothing to come, or,
+        """The next answer by the number of its batch, or None in its place where none will come; None where there is nothing to come, or,
         without waiting, nothing now."""
 
 
 @dataclass(frozen=True)
 class _PendingBatch:
-    """A parcel that has not been answered."""
+    """A batch that has not been answered."""
 
     site: str
     batch: AskBatch
@@ -59,7 +59,7 @@ class _ClientReply:
 
 
 class PendingBatches:
-    """What is on its way for all lanes of a run."""
+    """The pending batches of all lanes of a run."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class PendingBatches:
         limit: Callable[[str, AskBatch], None],
         order: str = "",
     ) -> None:
-        """`read` takes over what a site says, as `FederatedEngine` reads it; `limit` tells the carrier how large an answer can be."""
+        """`read` takes over a site's answer, as `FederatedEngine` reads it; `limit` gives the carrier the largest size of an answer."""
         self.carrier, self.ids, self.site_of, self.run, self.read = post, ids, site_of, run, read
         self.limit, self.order = limit, order
         self.posted: dict[str, _PendingBatch] = {}
@@ -93,7 +93,7 @@ class PendingBatches:
         self._ask(asks, queues, asked, attended=False)
         while True:
             self._ask(asks, queues, asked, attended=True)
-            if all(self._has_enough(stamped) for stamped in asks):
+            if all(len(self.inbox[one.lane]) >= one.wanted or not self.at_work[one.lane] for one in asks):
                 break
             come = self.carrier.collect(wait=True)
             if come is None:  # a carrier that knows of nothing any more
@@ -102,7 +102,7 @@ class PendingBatches:
         return [self._taken(stamped, own) for stamped, own in zip(asks, asked, strict=True)]
 
     def _ask(self, asks: Sequence[AsyncAsk], queues: Sequence[list[int]], asked: Sequence[list[int]], *, attended: bool) -> None:
-        """Ask whom there is room for. An answer that lies here holds its place until it is attended to, as the round goes on."""
+        """Ask the clients there is room for. An answer that lies here holds its place until the round attends to it."""
         now = []
         for stamped, queue, before in zip(asks, queues, asked, strict=True):
             here = len(self.inbox[stamped.lane])
@@ -112,7 +112,7 @@ class PendingBatches:
         self._post(asks, now)
 
     def _next(self, lane: int, queue: list[int], room: int) -> list[int]:
-        """Whom of a lane's cohort to ask now; who is at work, or whose answer lies here, is not asked again."""
+        """The clients of a lane's cohort to ask now: none that is at work, or whose answer lies here."""
         known = self.at_work[lane] | {answer.client for answer in self.inbox[lane]}
         found: list[int] = []
         while queue and len(found) < room:
@@ -122,14 +122,12 @@ class PendingBatches:
         self.at_work[lane] |= set(found)
         return found
 
-    def _has_enough(self, stamped: AsyncAsk) -> bool:
-        return len(self.inbox[stamped.lane]) >= stamped.wanted or not self.at_work[stamped.lane]
-
     def _post(self, asks: Sequence[AsyncAsk], now: Sequence[Sequence[int]]) -> None:
         """One batch for each site, whatever the number of lanes and clients in it."""
         plain = [StampedAsk(s.ask, s.seed, s.round_, s.draw) for s in asks]
         for site in dict.fromkeys(self.site_of[client] for clients in now for client in clients):
-            rows = [_find_rows(stamped, [c for c in own if self.site_of[c] == site]) for stamped, own in zip(asks, now, strict=True)]
+            here = [np.array([c for c in own if self.site_of[c] == site], dtype=np.int64) for own in now]
+            rows = [np.flatnonzero(np.isin(get_clients(stamped.ask), own)) for stamped, own in zip(asks, here, strict=True)]
             concerned = [i for i, own in enumerate(rows) if len(own)]
             number = secrets.token_hex(16)
             batch = make_batch([plain[i] for i in concerned], self.ids, [rows[i] for i in concerned], self.run, number, self.order)
@@ -139,7 +137,7 @@ class PendingBatches:
             self.carrier.post(number, site, to_message(batch))
 
     def _open(self, number: str, data: RawMessage | None) -> None:
-        """Put what a site says, or that it says nothing, where the lanes find it."""
+        """Put a site's answer, or that there is none, where the lanes find it."""
         info = self.posted.pop(number, None)
         if info is None:
             return
@@ -154,7 +152,7 @@ class PendingBatches:
             self.inbox[lane] += [_ClientReply(client, round_, response[client]) for client in clients if client in response]
 
     def _taken(self, stamped: AsyncAsk, asked: Sequence[int]) -> AsyncReplies:
-        """As many answers as the lane wants, and who will not answer: they are the lane's from now on."""
+        """As many answers as the lane wants, and the clients that will not answer: they are the lane's from now on."""
         lane = stamped.lane
         taken, self.inbox[lane] = self.inbox[lane][: stamped.wanted], self.inbox[lane][stamped.wanted :]
         silent, self.silent[lane] = self.silent[lane], []
@@ -167,15 +165,11 @@ class PendingBatches:
         return AsyncReplies(np.array(asked, dtype=np.int64), tuple(answers), np.array(sorted(silent), dtype=np.int64))
 
 
-def _find_rows(stamped: AsyncAsk, clients: Sequence[int]) -> Ids:
-    return np.flatnonzero(np.isin(get_clients(stamped.ask), np.array(clients, dtype=np.int64))).astype(np.int64)
-
-
 class Carrier(Protocol):
-    """Takes bytes to sites and brings back what they say."""
+    """Takes bytes to sites and brings back their answers."""
 
     def exchange(self, batches: Mapping[str, bytes]) -> Mapping[str, RawMessage]:
-        """By site, the answers that came in time; who is silent is missing."""
+        """By site, the answers that came in time; silent sites are missing."""
 
 
 class PostingCarrier(Carrier, AsyncSender, Protocol):
@@ -191,13 +185,13 @@ class LimitingCarrier(Protocol):
 
 
 def limit_answers(carrier: object, most: Mapping[str, int]) -> None:
-    """Tell a carrier that can make use of it how large answers can be."""
+    """Limit the answers of a carrier that can drop larger ones."""
     if isinstance(carrier, LimitingCarrier):
         carrier.limit_answers(most)
 
 
 class FederatedEngine(Engine):
-    """One parcel for each site and phase, whatever the number of lanes and clients in it."""
+    """One batch for each site and phase, whatever the number of lanes and clients in it."""
 
     name: ClassVar[str] = "flare"
 
@@ -214,9 +208,9 @@ class FederatedEngine(Engine):
         counts: Literal["checked", "believed"] = "checked",
         order: str = "",
     ) -> None:
-        """`sites` says at which site each client is, `ids` are the clients in the order of the roster. In asynchronous rounds sites at work
-        are asked nothing else before the `last` round, in which all sites are waited for. Replies are held against what `members` say of
-        themselves; sample counts only where they are to be checked. `order` is the hash that every message carries."""
+        """`sites` is the site of each client, `ids` are the clients in the order of the roster. In asynchronous rounds sites at work are
+        asked nothing else before the `last` round, in which all sites are waited for. Replies are checked against the cards of `members`;
+        sample counts only where they are to be checked. `order` is the hash that every message carries."""
         self.order = order
         self.carrier, self.ids, self.run_id, self.limit, self.last = carrier, tuple(ids), run, limit, last
         self.site_of = np.array([sites[name] for name in ids], dtype=object)
@@ -253,25 +247,20 @@ class FederatedEngine(Engine):
         """Batches that are pending in asynchronous rounds."""
         if self._pending is None:
             carrier = cast(PostingCarrier, self.carrier)
-            self._pending = PendingBatches(carrier, self.ids, self.site_of, self.run_id, self._read, self._limit, self.order)
+
+            def limit(site: str, batch: AskBatch) -> None:
+                limit_answers(carrier, {site: self._most_bytes(batch)})
+
+            self._pending = PendingBatches(carrier, self.ids, self.site_of, self.run_id, self._read, limit, self.order)
         return self._pending
 
-    def _limit(self, site: str, batch: AskBatch) -> None:
-        limit_answers(self.carrier, {site: self._most_bytes(batch)})
-
     def _most_bytes(self, batch: AskBatch) -> int:
-        """The most that the answer to a parcel can weigh."""
+        """The most bytes that the answer to a batch can have."""
         most = compute_max_bytes(batch, self._classes)
         return self.limit if most is None else min(most, self.limit)
 
-    def _known(self, numbers: Sequence[int]) -> ClientFacts | None:
-        """What the cards say of these clients."""
-        if self._classes is None or self._tests is None:
-            return None
-        return ClientFacts(self._classes, self._tests[numbers], None if self._sizes is None else self._sizes[numbers])
-
     def _make_batches(self, asks: Sequence[StampedAsk], number: str) -> dict[str, tuple[AskBatch, list[int]]]:
-        """By site, its parcel and which of the asks are in it."""
+        """By site, its batch and which of the asks are in it."""
         owners = [self.site_of[get_clients(stamped.ask)] for stamped in asks]
         found: dict[str, tuple[AskBatch, list[int]]] = {}
         for site in dict.fromkeys(site for own in owners for site in own):
@@ -288,7 +277,7 @@ class FederatedEngine(Engine):
         answers: list[ReplyRows],
         refused: list[dict[int, RefusedReply]],
     ) -> None:
-        """Take over what a site says; what cannot be right is refused for all its clients, and costs no other site anything."""
+        """Take over a site's answer; what cannot be right is refused for all its clients, and costs no other site anything."""
         batch, concerned = sent
         numbers = [self._number[name] for name in batch.ids]
 
@@ -301,7 +290,9 @@ class FederatedEngine(Engine):
             for i, stamped in zip(concerned, batch.asks, strict=True):
                 refuse(i, stamped, _describe_error(error), error)
             return
-        known = self._known(numbers)
+        known = None  # what the cards state of these clients
+        if self._classes is not None and self._tests is not None:
+            known = ClientFacts(self._classes, self._tests[numbers], None if self._sizes is None else self._sizes[numbers])
         for i, stamped, own in zip(concerned, batch.asks, response.answers, strict=True):
             if isinstance(own, Denial):
                 denied = check_denial(own)

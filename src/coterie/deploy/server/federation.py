@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import time
 
@@ -16,6 +16,7 @@ from coterie._util.json_io import format_json, read_json_object, write_json
 from coterie.deploy.files import escape_text, is_name
 
 FEDERATION_FILE = "federation.json"
+SERVER_FOLDER = "COTERIE_SERVER"  # the folder of the server's kit, in the environment of its processes
 PROJECT = "coterie"  # FLARE's name of a federation
 ROSTER_FILE = "roster.json"  # what the operator lets each site claim
 SCHEMA_FILE = "schema.json"  # the columns that the sites of the last run agreed on
@@ -23,7 +24,7 @@ SCHEMA_FILE = "schema.json"  # the columns that the sites of the last run agreed
 
 @dataclass(frozen=True)
 class Claim:
-    """What a site may say it has, at most; None: as much as it first says."""
+    """What a site may claim to have, at most; None: as much as it first claims."""
 
     clients: int | None = None
     samples: int | None = None  # for training, of all its clients together
@@ -47,7 +48,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class FederationFolder:
-    """Where the server listens, who the sites are, and where things lie."""
+    """Where the server listens, which sites there are, and where files lie."""
 
     folder: Path
     host: str
@@ -71,9 +72,6 @@ class FederationFolder:
         tree = asdict(self)
         tree.pop("folder")
         write_atomic(self.folder / FEDERATION_FILE, format_json(tree), 0o600)
-
-    def but(self, **changes: tuple[str, ...]) -> "FederationFolder":
-        return replace(self, **changes)  # type: ignore[arg-type]
 
     @property
     def server(self) -> Path:
@@ -142,7 +140,7 @@ def check_site_name(name: str) -> None:
 
 CONNECTED_FILE = "connected.json"
 REFRESH = 2.0  # seconds after which it is written again, changed or not
-STALE = 15.0  # seconds without a word after which a server counts as stopped
+STALE = 15.0  # seconds without an update after which a server counts as stopped
 
 
 @dataclass(frozen=True)
@@ -152,7 +150,7 @@ class Presence:
     written: float  # seconds since 1970; 0 where no server ever wrote
     sites: Mapping[str, float]  # by connected site, when it was last heard of
     process: int = 0  # the server's
-    marks: Mapping[str, str] = field(default_factory=dict)  # by connected site, what distinguishes its registration from the next one
+    marks: Mapping[str, str] = field(default_factory=dict)  # by connected site, the mark of its registration: a restarted one has another
 
     @property
     def alive(self) -> bool:
@@ -166,7 +164,7 @@ def write_presence(server: Path, sites: Mapping[str, float], marks: Mapping[str,
 
 
 def read_presence(server: Path) -> Presence:
-    """By anybody on the server's machine."""
+    """Read what `write_presence` wrote; on the server's machine."""
     try:
         tree = json.loads((server / CONNECTED_FILE).read_text(encoding="utf-8"))
         return Presence(float(tree["time"]), dict(tree["sites"]), int(tree["process"]), dict(tree["marks"]))
@@ -185,13 +183,8 @@ def list_connected_sites(server: Path) -> set[str]:
     return set(read_presence(server).sites)
 
 
-def read_registrations(server: Path) -> dict[str, str]:
-    """The same, each with the mark of its registration: a site that was restarted has another one."""
-    return dict(read_presence(server).marks)
-
-
 def _is_running(process: int) -> bool:
     try:
-        return bool(psutil.Process(process).status() != psutil.STATUS_ZOMBIE)  # in a container nobody may clear them away
+        return bool(psutil.Process(process).status() != psutil.STATUS_ZOMBIE)  # in a container they may stay for ever
     except psutil.NoSuchProcess:
         return False

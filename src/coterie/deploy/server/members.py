@@ -42,7 +42,7 @@ class Members:
     classes: tuple[str, ...]
     validation: bool
     here: frozenset[str]  # the sites that are there now
-    claims: Mapping[str, Claim] = field(default_factory=dict)  # by site, the clients and samples that it first said to have
+    claims: Mapping[str, Claim] = field(default_factory=dict)  # by site, the clients and samples that it first claimed
     schema: str = ""  # the columns of all sites, as JSON; empty where samples have no named columns
 
     @property
@@ -57,7 +57,7 @@ class Members:
 
     def roster(self) -> Roster:
         """All members; reachable are those whose site is there."""
-        found = Roster.of([member.id for member in self.members], np.array([member.train for member in self.members]))
+        found = Roster.from_sizes([member.id for member in self.members], np.array([member.train for member in self.members]))
         return replace(found, reachable=np.array([member.site in self.here for member in self.members], dtype=np.bool_))
 
     def table(self) -> pa.Table:
@@ -113,14 +113,8 @@ def choose_schema(texts: Sequence[str], stored: str = "") -> str:
 
     The columns are those that most sites have, by their names. Of the schemas with these columns the one is chosen that most sites fit:
     neither a site with a misspelt word nor one that lacks a class becomes the measure of the others. One candidate more has the words and
-    classes that at least two sites have.
-
-    Args:
-        texts: Each site's own schema, in the federation's order; empty of a site whose samples have no named columns.
-        stored: That of an earlier run, which is kept if at least half of the sites fit it.
-
-    Returns:
-        The schema, or an empty text where most sites have no named columns.
+    classes that at least two sites have. A `stored` schema of an earlier run is kept if at least half of the sites fit it. The result is
+    empty where most sites have no named columns.
     """
     details = [Schema() if not text else read_schema(text) for text in texts]
     kinds: dict[Any, tuple[Schema, int]] = {}  # schemas that differ by more than an order are looked at once
@@ -156,7 +150,7 @@ def _is_compatible(own: Schema, schema: Schema) -> bool:
 
 
 def _merge_schemas(schemas: Sequence[Schema]) -> Schema:
-    """The words and classes that at least two of the schemas have, in columns of the kind that most say."""
+    """The words and classes that at least two of the schemas have, in columns of the kind that most have."""
 
     def shared(lists: Sequence[Sequence[str]]) -> tuple[str, ...]:
         counts = Counter(word for words in lists for word in words)
@@ -174,9 +168,7 @@ def _merge_schemas(schemas: Sequence[Schema]) -> Schema:
 def describe_thin_sites(members: Members, cards: Mapping[str, SiteCard]) -> list[str]:
     """What the first cards of a run show that results may suffer from: clients with few samples, and sites that lack a class.
 
-    Args:
-        members: Who takes part.
-        cards: By site, its card before the sites agreed on a schema. Numbers that a policy hides are not mentioned.
+    The cards are those before the sites agreed on a schema. Numbers that a policy hides are not mentioned.
     """
     sentences = []
     tiny = [f"{member.id} ({member.train})" for member in members.members if 1 < member.train < TINY]
@@ -201,16 +193,14 @@ def admit_sites(
 ) -> tuple[Members | None, dict[str, str]]:
     """The members from the sites' cards, those of `before` in their places, and why sites take no part. None where no site is left.
 
-    Args:
-        cards: By site, its card; each checked by itself.
-        order: The sites as the federation lists them.
-        before: The members of an earlier job of the run: what they said then counts.
-        roster: By site, what the operator lets it claim. A site that is not listed may claim what it first said in the run.
+    What the members of an earlier job stated then counts. A site that is not in the operator's roster may claim what it first stated.
     """
     allowed = roster or {}
     ranked = sorted(cards, key=lambda name: (order.index(name) if name in order else len(order), name))
     refused: dict[str, str] = {}
-    task = before.task if before is not None else _find_common_task([cards[site] for site in ranked])
+    described: list[Task] = [(tuple(card.input_shape), tuple(card.classes), card.validation) for card in (cards[site] for site in ranked)]
+    usual = Counter(described).most_common(1)[0][0] if described else ((), (), False)  # of two that are as usual, the first
+    task = before.task if before is not None else usual
     for site in ranked:
         fault = _describe_difference(cards[site], task) or _find_excess_claim(cards[site], site, before, allowed)
         if fault:
@@ -225,17 +215,8 @@ def admit_sites(
         card = cards[site]
         rows = zip(card.ids, card.sizes.tolist(), card.actual.tolist(), strict=True)
         known |= {name: Member(name, site, train, tuple(actual)) for name, train, actual in rows}
-        claims.setdefault(site, _make_claim(card))
+        claims.setdefault(site, Claim(len(card.ids), int(card.sizes.sum())))
     return Members(tuple(known.values()), *task, frozenset(taken), claims), refused
-
-
-def _get_task(card: SiteCard) -> Task:
-    return tuple(card.input_shape), tuple(card.classes), card.validation
-
-
-def _find_common_task(cards: Sequence[SiteCard]) -> Task:
-    """What most sites describe; of two that are as usual, the one that comes first."""
-    return Counter(_get_task(card) for card in cards).most_common(1)[0][0] if cards else ((), (), False)
 
 
 def _describe_difference(card: SiteCard, task: Task) -> str:
@@ -250,16 +231,12 @@ def _describe_difference(card: SiteCard, task: Task) -> str:
     return ""
 
 
-def _make_claim(card: SiteCard) -> Claim:
-    return Claim(len(card.ids), int(card.sizes.sum()))
-
-
 def _find_excess_claim(card: SiteCard, site: str, before: Members | None, roster: Mapping[str, Claim]) -> str:
-    """How a card says more than its site may: by the operator's roster, or else by what it first said in the run."""
+    """How a card claims more than its site may: by the operator's roster, or else by what it first claimed in the run."""
     own = roster.get(site)
-    most, whose = (own, "the operator's roster lets it have") if own is not None else (None, "it had when the run began")
-    if most is None and before is not None:
-        most = before.claims.get(site)
+    most, source = own, "the operator's roster lets it have"
+    if own is None:
+        most, source = before.claims.get(site) if before is not None else None, "it had when the run began"
     if most is None:
         return ""
     way = f"the operator may change it with 'coterie federation roster FED {site}'"
@@ -267,13 +244,13 @@ def _find_excess_claim(card: SiteCard, site: str, before: Members | None, roster
         return f"it has a client {clean_text(strange[0])!r} that the operator's roster does not list: {way}"
     for what, response, limit in (("clients", len(card.ids), most.clients), ("training samples", int(card.sizes.sum()), most.samples)):
         if limit is not None and response > limit:
-            return f"it claims {response:,} {what}, and {whose} {limit:,}: {way}"
+            return f"it claims {response:,} {what}, and {source} {limit:,}: {way}"
     return ""
 
 
 def _find_disputes(cards: Mapping[str, SiteCard], before: Members | None, roster: Mapping[str, Claim]) -> dict[str, str]:
     """Which sites claim a client of another. It belongs to the site that had it before, or that the roster lists it for; where neither
-    says, the site that disputes with most others is refused, and of two the later one."""
+    decides, the site that disputes with most others is refused, and of two the later one."""
     owner = before.sites if before is not None else {}
     owner = {name: site for site, claim in roster.items() for name in claim.ids or ()} | owner
     refused: dict[str, str] = {}

@@ -13,7 +13,6 @@ import numpy as np
 
 from coterie._util.errors import UserError
 from coterie._util.json_io import write_json
-from coterie.core.arrays import Ids
 from coterie.core.asks import Refusal
 from coterie.core.method import Context, Problem
 from coterie.core.model import ModelSpec
@@ -41,10 +40,7 @@ from coterie.deploy.server.validation import CARD_BYTES, RECEIPT_BYTES, read_car
 from coterie.engines.engine import StampedAsk
 from coterie.evidence.restore import load_lanes
 from coterie.evidence.settings import Settings
-from coterie.inspect.answers import write_answers
 from coterie.inspect.inspection import run_inspection
-from coterie.inspect.page import render_inspection
-from coterie.inspect.recommendation import recommend
 from coterie.methods.catalogue import build
 from coterie.models.catalogue import build_model
 from coterie.run.async_rounds import check_async_methods
@@ -59,6 +55,10 @@ ANSWERS_FILE = "answers.json"  # in words, for the terminal
 
 def write_inspection(order: InspectOrder, members: Members, carrier: Carrier, run: str, folder: Path, terms: str = "") -> None:
     """Ask, and write inspection.json, inspection.html and the answers in words into the run's folder. `terms` is the order's hash."""
+    from coterie.inspect.answers import write_answers
+    from coterie.inspect.page import render_inspection  # here: charts are slow to import, and other jobs draw none
+    from coterie.inspect.recommendation import recommend
+
     problem = make_problem(members, order.model)
     plan = replace(order.plan, validation=order.plan.validation and members.validation)
     ctx = Context(problem.roster_at(0), problem.layout, Plan(), order.seed, 0)
@@ -113,7 +113,7 @@ def make_problem(members: Members, model: str) -> Problem:
 def make_deliveries(
     study: Study, folder: Path, members: Members, engine: FederatedEngine, run: str, order: str
 ) -> Iterator[dict[str, Delivery]]:
-    """For each method of the study, with its first seed: by site, what its clients are served. Who is not there now gets none."""
+    """For each method of the study, with its first seed: by site, what its clients are served. Sites that are not there get none."""
     states, roster = load_lanes(folder).lanes, members.roster()
     for lane in study.lanes():
         if lane.seed != study.settings.seeds[0] or lane.key not in states or states[lane.key].end.failed:
@@ -123,8 +123,9 @@ def make_deliveries(
         serving = run_script(script, engine, seed=lane.derived_seed, round_=lane.round_, draw=lane.key.draw)
         names = name_models(lane, serving, roster.ids)
         found = {}
-        for site, own in _group_by_site(members, serving.clients).items():
-            part = serving.take(own)
+        sites = np.array([members.members[int(c)].site for c in serving.clients], dtype=object)
+        for site in dict.fromkeys(sites.tolist()):
+            part = serving.take(np.flatnonzero(sites == site))
             ids, cut = tuple(roster.ids[int(c)] for c in part.clients), restrict_serving(part)
             used = np.unique(part.rows) if len(cut.models) < len(part.models) else np.arange(len(part.models))
             named = tuple(names[int(row)] for row in used)
@@ -133,12 +134,7 @@ def make_deliveries(
         yield found
 
 
-def _group_by_site(members: Members, clients: Ids) -> dict[str, Ids]:
-    sites = np.array([members.members[int(c)].site for c in clients], dtype=object)
-    return {site: np.flatnonzero(sites == site) for site in dict.fromkeys(sites.tolist())}
-
-
-UNDELIVERED_FILE = "undelivered.json"  # the sites that did not say that they have their models
+UNDELIVERED_FILE = "undelivered.json"  # the sites that did not confirm that they have their models
 POLL = 2.0  # seconds between questions to sites that have not approved the order
 TURN = 60.0  # seconds that a job waits for approvals while other runs wait for their turn
 
@@ -163,9 +159,9 @@ def run_order(
     roster: Mapping[str, Claim] | None = None,
     schema_file: Path | None = None,
 ) -> bool:
-    """Begin the run or go on with it; whether it is complete. It ends early, with every round so far on disk, when the clock says so, or
-    when a site has approved the order that had not before. `roster` is what the operator lets sites claim; in `schema_file` the federation
-    keeps the columns that the sites of its last run agreed on."""
+    """Start or resume the run; whether it is complete. It ends early, with every round so far on disk, when the clock is over, or when a
+    site has approved the order that had not before. `roster` is what the operator lets sites claim; in `schema_file` the federation keeps
+    the columns that the sites of its last run agreed on."""
     if order.kind == "inspect":
         wanted, terms = InspectOrder.read(order.settings), order.terms()
         members, _ = introduce_sites(order, terms, carrier, sites, folder, report, roster, schema_file)
@@ -199,7 +195,7 @@ def run_order(
         problems={settings.draws[0]: problem},
         rosters={settings.draws[0]: members.table()},
         methods=methods,
-        changing=True,  # clients may come later, and some tell no scores
+        changing=True,  # clients may come later, and some share no scores
     )
     out, execution = folder / "study", Execution(checkpoint_every=1, device="cpu")
     study.run(out=out, resume=out.exists(), execution=execution, engine=engine, callbacks=watchers, budget=clock)
@@ -213,7 +209,7 @@ def run_order(
 
 
 def _deliver(batches: Iterable[Mapping[str, Delivery]], carrier: Carrier, limit: int) -> set[str]:
-    """Hand out what every site is served, method by method; the sites that did not say that they have it."""
+    """Send what every site is served, method by method; the sites that did not confirm that they have it."""
     without: set[str] = set()
     for by_site in batches:
         limit_answers(carrier, dict.fromkeys(by_site, min(limit, RECEIPT_BYTES)))
@@ -236,7 +232,7 @@ class PendingApprovals:
         self._asked = 0.0
 
     def ask(self) -> bool:
-        """Ask those that have not said yes or no; whether anything has changed."""
+        """Ask those that have not decided; whether anything has changed."""
         self._asked, before = monotonic(), set(self.sites)
         limit_answers(self.carrier, dict.fromkeys(self.sites, min(self.limit, CARD_BYTES)))
         response = self.carrier.exchange({site: to_message(self.hello) for site in sorted(self.sites)})
@@ -309,7 +305,7 @@ def introduce_sites(
     roster: Mapping[str, Claim] | None = None,
     schema_file: Path | None = None,
 ) -> tuple[Members, PendingApprovals]:
-    """Who is there: every site's card, after those that took part before, and the sites that have yet to approve the order.
+    """The members: every site's card, after those that took part before, and the sites that have yet to approve the order.
 
     Where too few have approved it, they are asked again until enough have, or until another run has waited for long enough for its turn.
     What stands in a site's way is reported. All sites that take part have the same columns in the same order: those of the run's earlier

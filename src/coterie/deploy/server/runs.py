@@ -6,7 +6,7 @@ Only `coterie serve` starts jobs from them.
 import getpass
 import json
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from os import SEEK_END
@@ -40,34 +40,31 @@ LONGEST_ENTRY = 2000  # characters of a text in a line
 
 def read_journal(folder: Path, after: int = 0) -> list[dict[str, Any]]:
     """The lines of a run's journal from this one on; none before it begins. Half a line (a full disk, a kill) is passed over."""
-    path = folder / JOURNAL_FILE
-    return list(_parse_lines(path))[after:] if path.exists() else []
-
-
-def _parse_lines(path: Path) -> Iterator[dict[str, Any]]:
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    path, found = folder / JOURNAL_FILE, []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
         with suppress(ValueError):
-            yield json.loads(line)
+            found.append(json.loads(line))
+    return found[after:]
 
 
 def _escape_values(details: Mapping[str, Any]) -> dict[str, Any]:
-    """What is told, in texts that a terminal may show: a site may have sent them. A trace keeps its lines, and is not shown."""
+    """Details whose texts a terminal may show: a site may have sent them. A trace keeps its lines, and is not shown."""
     return {name: escape_text(text, LONGEST_ENTRY) if isinstance(text, str) and name != "trace" else text for name, text in details.items()}
 
 
 class Journal(Callback):
-    """Written by the server's job, read by anybody."""
+    """Written by the server's job, read by all commands."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
     def begin(self, sites: list[str]) -> None:
-        """A job begins, or the next one of a run, with these sites."""
+        """Note the start of a run's job with these sites."""
         write_json(self.folder / STATUS_FILE, {"status": "running"})
-        self.say("began", sites=sites)
+        self.append("began", {"sites": sites})
 
-    def say(self, what: str, **details: Any) -> None:
+    def append(self, what: str, details: Mapping[str, Any]) -> None:
         """Append a line, after the end of one that was cut short."""
         with (self.folder / JOURNAL_FILE).open("ab+") as lines:
             size = lines.seek(0, SEEK_END)
@@ -78,11 +75,11 @@ class Journal(Callback):
 
     def fault(self, sentence: str) -> None:
         """What stands in the way of a site."""
-        self.say("fault", sentence=sentence)
+        self.append("fault", {"sentence": sentence})
 
     def end(self, status: str, **details: Any) -> None:
         """How this part of the run ended: complete, again (continue with the next job), refused, failed or aborted."""
-        self.say("ended", status=status, **details)
+        self.append("ended", {"status": status, **details})
         write_json(self.folder / STATUS_FILE, {"status": status, **_escape_values(details)})
 
     def lines(self, after: int = 0) -> list[dict[str, Any]]:
@@ -90,17 +87,17 @@ class Journal(Callback):
         return read_journal(self.folder, after)
 
     def on_notice(self, sentence: str) -> None:
-        self.say("notice", told=sentence)
+        self.append("notice", {"told": sentence})
 
     def on_start(self, settings: Settings, total_rounds: int, done_rounds: int) -> None:
-        self.say("start", total=total_rounds, done=done_rounds, rounds=settings.plan.rounds)
+        self.append("start", {"total": total_rounds, "done": done_rounds, "rounds": settings.plan.rounds})
 
     def on_round(self, lane: Lane, record: RoundRecord) -> None:
         details: dict[str, Any] = {"method": lane.label, "seed": lane.seed, "round": record.round_, "absent": len(record.absences)}
         details["steps"] = record.cost.steps
         if (score := record.score(lane.problem.task)) is not None:
             details["accuracy"] = score  # real federations have classes only
-        self.say("round", **details)
+        self.append("round", details)
 
 
 @dataclass(frozen=True)
@@ -139,7 +136,7 @@ class Order:
     minimum: int = 1  # sites without which nothing begins
     limit: int = LIMIT
     trusted: tuple[str, ...] = ()  # methods and samplers that are code of the operator's own, by their specs: others are not imported
-    operator: str = ""  # who asks; sites are shown it, and what it is for
+    operator: str = ""  # whose order it is; sites are shown it, and the purpose
     purpose: str = ""
 
     @classmethod
@@ -152,7 +149,7 @@ class Order:
 
     def terms(self, methods: Sequence[Any] | None = None) -> OrderTerms:
         """The order as sites read and approve it. `methods` are the study's, where they are built already."""
-        who: dict[str, Any] = {
+        common: dict[str, Any] = {
             "kind": self.kind,
             "run": self.run,
             "operator": self.operator[:LONGEST_NOTE],
@@ -160,13 +157,15 @@ class Order:
         }
         if self.kind == "inspect":
             wanted = InspectOrder.read(self.settings)
-            who |= {"data": wanted.data, "model": wanted.model, "seeds": (wanted.seed,), "plan": to_json_value(self.settings["plan"])}
-            return OrderTerms(**who, methods=("inspect",), asks=find_asks([run_inspection]))
+            common |= {"data": wanted.data, "model": wanted.model, "seeds": (wanted.seed,), "plan": to_json_value(self.settings["plan"])}
+            return OrderTerms(**common, methods=("inspect",), asks=find_asks([run_inspection]))
         settings = Settings.from_json(self.settings)
         made = methods if methods is not None else [build(spec, trust=spec in self.trusted) for spec in settings.methods]
         seeds = [derive_seed(draw, seed) if settings.own_seeds else seed for draw in settings.draws for seed in settings.seeds]
-        who |= {"data": settings.data, "model": settings.model, "seeds": tuple(dict.fromkeys(seeds))}
-        return OrderTerms(**who, methods=settings.methods, asks=find_asks(made, "Evaluate"), plan=to_json_value(settings.as_json()["plan"]))
+        common |= {"data": settings.data, "model": settings.model, "seeds": tuple(dict.fromkeys(seeds))}
+        return OrderTerms(
+            **common, methods=settings.methods, asks=find_asks(made, "Evaluate"), plan=to_json_value(settings.as_json()["plan"])
+        )
 
 
 ORDER_FILE, STOP_FILE = "order.json", "stop"
@@ -189,13 +188,13 @@ class RunFolder:
         return self.folder / "study"
 
     @property
-    def told(self) -> Mapping[str, Any]:
+    def status_details(self) -> Mapping[str, Any]:
         """How it stands: the status, and a reason where there is one."""
         return read_json_object(self.folder / STATUS_FILE, status=str)
 
     @property
     def status(self) -> str:
-        return str(self.told["status"])
+        return str(self.status_details["status"])
 
     def set_status(self, status: str, **details: Any) -> None:
         """Set how it stands."""
@@ -259,7 +258,7 @@ def _is_taken(federation: FederationFolder, name: str) -> bool:
 
 
 def get_operator_name() -> str:
-    """Who orders, as sites see it: the user and the machine."""
+    """The operator of an order, as sites see it: the user and the machine."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (OSError, KeyError):
@@ -275,7 +274,7 @@ def find_free_name(federation: FederationFolder, stem: str) -> str:
 
 
 def summarize_federation(federation: FederationFolder) -> dict[str, Any]:
-    """As JSON knows it. A site that is not there has no seconds; one that was removed says so."""
+    """The state of a federation, as JSON. A site that is not there has no seconds."""
     presence = read_presence(federation.server)
     seen = presence.sites if presence.alive else {}
     sites = [
@@ -304,7 +303,7 @@ def _summarize_run(run: RunFolder) -> dict[str, Any]:
     return {
         "run": run.name,
         "kind": order.kind,
-        **run.told,
+        **run.status_details,
         "round": max(rounds, default=None),
         "rounds": order.settings["plan"]["rounds"] if order.kind == "study" else None,
         "sites": began[-1] if began else [],

@@ -32,20 +32,16 @@ MOST_CLIENTS = 100_000  # of a site that the operator's roster does not name
 MOST_NUMBERS = 1 << 24  # in a sample
 MOST_CLASSES = 100_000
 NAME, REASON, SHOWN = 200, 500, 300  # characters of a name, of a reason for a refusal, and of what is shown of any text from a site
-HUNDRED = 100  # test samples that a site says it has where it does not tell how many
+HUNDRED = 100  # test samples that a site claims where it does not disclose how many
 CARD_BYTES, RECEIPT_BYTES = 16 << 20, 16 << 10
 
-BASE_BYTES, ASK_BYTES, CHARACTER_BYTES = (
-    64 << 10,
-    8 << 10,
-    16,
-)  # of a reply beside its numbers: at most, for each ask, for each character of an id
+BASE_BYTES, ASK_BYTES, CHARACTER_BYTES = 64 << 10, 8 << 10, 16  # of a reply beside its numbers: at most, by ask, by character of an id
 
 T = TypeVar("T", ReplyBatch, SiteCard, Receipt)
 
 
 class InvalidMessageError(MessageError):
-    """A message that can be read and says what cannot be right."""
+    """A message that can be read and holds what cannot be right."""
 
     def __init__(self, text: str, why: Refusal = Refusal.INVALID) -> None:
         super().__init__(text)
@@ -54,7 +50,7 @@ class InvalidMessageError(MessageError):
 
 @dataclass(frozen=True)
 class ClientFacts:
-    """What the cards of a run say of the clients of one parcel, in the order of its ids."""
+    """What the cards of a run state of the clients of one batch, in the order of its ids."""
 
     classes: int  # columns of an evaluation
     tests: Ints  # (n, C) test samples by class; zeros where the site does not disclose them
@@ -63,7 +59,7 @@ class ClientFacts:
 
 @dataclass(frozen=True)
 class ReplyContext:
-    """What a reply is held against."""
+    """What a reply is checked against."""
 
     ask: Any
     known: ClientFacts | None = None
@@ -79,7 +75,7 @@ class ReplyContext:
 
 @dataclass(frozen=True)
 class Rule:
-    """What a field must be. `holds` sees its value, the whole message and what it is held against."""
+    """What a field must be. `holds` sees its value, the whole message and what it is checked against."""
 
     wanted: str  # as in: sizes should be ...
     holds: Callable[[Any, Any, Any], bool]
@@ -117,7 +113,7 @@ def clean_text(words: object, most: int = SHOWN) -> str:
 
 
 def _counts_rule(shape: Callable[[Any], tuple[int, ...]]) -> Rule:
-    """Whole numbers that evidence can hold, in an array of the shape that the rest of the message says."""
+    """Whole numbers that evidence can hold, in an array of the shape that the rest of the message states."""
 
     def holds(value: Any, message: Any, _: Any) -> bool:
         return isinstance(value, np.ndarray) and value.dtype == np.int64 and value.shape == shape(message) and _is_countable(value)
@@ -171,11 +167,11 @@ DENIAL: Rules = {
 def _fits_card(value: Ints, reply: Any, asked: ReplyContext) -> bool:
     if asked.known is None or asked.known.sizes is None or asked.part != "train":
         return True
-    return bool((value <= np.maximum(asked.known.sizes[reply.clients], 1)).all())  # a site that tells no sizes says one for all
+    return bool((value <= np.maximum(asked.known.sizes[reply.clients], 1)).all())  # a site that discloses no sizes sends one for all
 
 
 def _fits_work(value: Ints, reply: Trained, asked: ReplyContext) -> bool:
-    """No more steps than the epochs asked for take on so many samples; a site that does not tell says one."""
+    """No more steps than the epochs asked for take on so many samples; a site that does not disclose them sends one."""
     ask: Train = asked.ask
     epochs = np.full(len(reply), ask.local.epochs) if ask.epochs is None else ask.epochs[asked.rows(reply)]
     if ask.local.rule is not None:
@@ -192,7 +188,7 @@ def _has_classes(value: Ints, reply: Evaluated, asked: ReplyContext) -> bool:
 
 
 def _fits_tests(value: Ints, reply: Evaluated, asked: ReplyContext) -> bool:
-    """The test samples of the card, all of them as one class, or the hundred of a site that does not tell how many there are."""
+    """The test samples of the card, all of them as one class, or the hundred of a site that does not disclose how many there are."""
     if asked.known is None or asked.part != "test" or getattr(asked.ask, "share", None) is not None:
         return True
     card = asked.known.tests[reply.clients]
@@ -248,7 +244,7 @@ def check_fields(message: Any, rules: Rules, against: Any = None) -> None:
 
 
 def check_reply(reply: Any, ask: Ask[Any], known: ClientFacts | None = None) -> None:
-    """Refuse a reply that is not of the kind asked for, not about these clients, or that says what cannot be right."""
+    """Refuse a reply that is not of the kind asked for, not about these clients, or that holds what cannot be right."""
     kind = type(reply).__name__
     if type(reply) is not ask.reply:
         raise MessageError(f"a {kind} where {type(ask).__name__} asks for a {ask.reply.__name__}")
@@ -265,7 +261,7 @@ def check_reply(reply: Any, ask: Ask[Any], known: ClientFacts | None = None) -> 
 
 
 def check_denial(denied: Denial) -> Denial:
-    """What a site says instead of a reply, as it may be kept."""
+    """A site's denial, as it may be kept."""
     try:
         check_fields(denied, DENIAL)
     except InvalidMessageError as error:
@@ -274,7 +270,7 @@ def check_denial(denied: Denial) -> Denial:
 
 
 def read_answers(data: RawMessage, batch: AskBatch, limit: int) -> ReplyBatch:
-    """A site's answers to a parcel: one for each of its asks."""
+    """A site's answers to a batch: one for each of its asks."""
     found = _read_message(data, ReplyBatch, limit)
     if (found.run, found.number, found.ids) != (batch.run, batch.number, batch.ids):
         raise MessageError("an answer to another question")
@@ -321,7 +317,7 @@ def _read_message(data: RawMessage, kind: type[T], limit: int) -> T:
 
 
 def compute_max_bytes(batch: AskBatch, classes: int | None) -> int | None:
-    """The most that an honest answer to a parcel can weigh; None where the number of classes is not known and matters."""
+    """The most bytes of an honest answer to a batch; None where the number of classes is not known and matters."""
     total = BASE_BYTES + CHARACTER_BYTES * sum(len(name) + 4 for name in batch.ids)
     for stamped in batch.asks:
         ask: Any = stamped.ask

@@ -15,9 +15,8 @@ from time import sleep
 from typing import TYPE_CHECKING, Any, Literal
 
 from coterie._util.errors import UserError
-from coterie._util.files import write_atomic
+from coterie._util.files import lock_file, write_atomic
 from coterie._util.json_io import read_json_object
-from coterie._util.locks import lock_file
 from coterie.deploy.files import escape_text, get_kit_files, shorten_text
 from coterie.deploy.orders import ASKS, LONGEST_NOTE, SHORT_HASH, OrderError, OrderTerms, hash_order
 from coterie.deploy.site.audit import Audit
@@ -39,7 +38,7 @@ class OrderRecord:
 
     terms: str  # canonical JSON
     state: State = "pending"
-    by: str = ""  # who decided: a user's name, or "policy"
+    by: str = ""  # a user's name, or "policy"
     time: str = ""  # of the decision, or of the first message
     reason: str = ""  # of a refusal, or why the policy did not approve it by itself
     epsilon: float | None = None  # the largest of a client after this order, as estimated when it came
@@ -52,7 +51,7 @@ class OrderRecord:
 
 
 class Approvals:
-    """The file of a kit. Whoever decides writes a line into the kit's audit log first."""
+    """The file of a kit. Each decision is first written into the kit's audit log."""
 
     def __init__(self, kit: Path) -> None:
         files = get_kit_files(kit)
@@ -81,7 +80,7 @@ class Approvals:
         return self.records().get(order)
 
     def note(self, record: OrderRecord) -> OrderRecord:
-        """Keep an order that came, with what the policy says to it; one that is known already stays as it is, unless it now is approved."""
+        """Keep an order that came, with the policy's decision; one that is known already stays as it is, unless it now is approved."""
         name = hash_order(record.terms)
         with self._changing() as known:
             before = known.get(name)
@@ -95,16 +94,7 @@ class Approvals:
         return made
 
     def decide(self, name: str, state: State, reason: str = "") -> tuple[str, OrderRecord]:
-        """Approve or refuse an order by hand.
-
-        Args:
-            name: The run, or the beginning of the order's hash.
-            state: "approved" or "refused".
-            reason: Of a refusal; sent to the server.
-
-        Returns:
-            The order's hash and its record.
-        """
+        """Approve or refuse an order by hand, by its run's name or the beginning of its hash; its hash and record."""
         order = self.resolve(name, but=state)
         with self._changing() as known:
             made = replace(
@@ -117,9 +107,8 @@ class Approvals:
     def resolve(self, name: str, but: State | None = None) -> str:
         """Return the hash of the order that a run's name or the beginning of a hash means, one that is not in the state `but`."""
         known = self.records()
-        found = [order for order, record in known.items() if order.startswith(name) and len(name) >= 6] or [
-            order for order, record in known.items() if _get_run(record) == name
-        ]
+        found = [order for order in known if order.startswith(name) and len(name) >= 6]
+        found = found or [order for order, record in known.items() if _get_run(record) == name]
         others = [order for order in found if known[order].state != but]
         pending = [order for order in others if known[order].state == "pending"]
         chosen = pending or others
@@ -174,20 +163,10 @@ def _format_now() -> str:
 def estimate_epsilon(
     terms: OrderTerms, privacy: NoPrivacy | ClipNoise | DpSgd, sizes: Mapping[str, int], spent: "Mapping[str, list[Charge]]"
 ) -> float | None:
-    """Estimate the largest epsilon of a client after an order, with all that it has spent before.
+    """Estimate the largest epsilon of a client after an order, with all that it has `spent` before; None without a mechanism.
 
-    Every method is taken to ask every client once in every round, with each seed, each kind of question that it asks at all. Under dp-sgd
-    test samples have a budget of their own, which is not in it.
-    What a method does before its first round is not in it, nor rounds in which a client is not picked.
-
-    Args:
-        terms: The order.
-        privacy: The site's mechanism.
-        sizes: By client id, its training samples.
-        spent: By client id, what it has been charged so far.
-
-    Returns:
-        The epsilon; None without a mechanism.
+    Every method is taken to ask every client once in every round, with each seed, each kind of question that it asks at all. Not in it:
+    what a method does before its first round, and under dp-sgd the budget of the test samples. `sizes` are training samples by client.
     """
     from coterie.deploy.site.ledger import Charge, compute_epsilon
     from coterie.engines.sampling import count_steps
@@ -218,7 +197,7 @@ class SiteMonitor:
     def __init__(self, kit: Path) -> None:
         self.kit, self.bundles, self.approvals = kit, kit / "bundles", Approvals(kit)
         self.audit, self.log = (_LogTail(path) for path in (get_kit_files(kit).audit, kit / "site.log"))
-        self._run, self._said = "", set[str]()
+        self._run, self._reported = "", set[str]()
         self._received = self._bundles()
 
     def wait(self, seconds: float) -> list[str]:
@@ -237,10 +216,10 @@ class SiteMonitor:
             entry = json.loads(line)
             run = escape_text(str(entry.get("run", "")))
             if run and run != self._run:
-                self._run, self._said = run, set()
-            for details in self._told(entry, run):
-                if details not in self._said:  # once a run
-                    self._said.add(details)
+                self._run, self._reported = run, set()
+            for details in self._describe(entry, run):
+                if details not in self._reported:  # once a run
+                    self._reported.add(details)
                     yield details
         yield from (f"Could not answer: {escape_text(line.rstrip(), 1000)}" for line in self.log.lines())
         found = self._bundles()
@@ -248,11 +227,11 @@ class SiteMonitor:
             yield f"Run {folder.name} has ended: its models are in {folder}."
         self._received = found
 
-    def _told(self, entry: Mapping[str, Any], run: str) -> Iterator[str]:
-        """An entry of the log in words; most say nothing new."""
+    def _describe(self, entry: Mapping[str, Any], run: str) -> Iterator[str]:
+        """An entry of the log in words; most hold nothing new."""
         event = entry.get("event", "ask")
         if event == "ask":
-            if not any(response.startswith(f"Run {run} asks") for response in self._said):
+            if not any(response.startswith(f"Run {run} asks") for response in self._reported):
                 yield f"Run {run} asks: {escape_text(str(entry['ask']))}."
             if entry.get("denied"):
                 yield f"Run {run} was denied: {escape_text(entry['denied'])}"
@@ -288,9 +267,8 @@ def format_order(order: str, record: OrderRecord, kit: Path) -> list[str]:
     terms = record.order
     details = {"pending": "waits for your approval", "approved": f"is approved (by {escape_text(record.by)})", "refused": "is refused"}
     if (kit / "kit.json").is_file():
-        terms = replace(
-            terms, operator=f"{terms.operator or 'no name'}, by the server {read_json_object(kit / 'kit.json', server=str)['server']}"
-        )
+        server = read_json_object(kit / "kit.json", server=str)["server"]
+        terms = replace(terms, operator=f"{terms.operator or 'no name'}, by the server {server}")
     lines = [f"Run {escape_text(terms.run)}: the order {order[:SHORT_HASH]} {details[record.state]}."]
     return lines + [
         f"  {heading:<9} {text}" for heading, text in describe_order(terms, read_policy(get_kit_files(kit).policy), record.epsilon)

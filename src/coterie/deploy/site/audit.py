@@ -2,7 +2,7 @@
 the hash of the one before.
 
 The chain shows that a line was changed, taken out or put in. `coterie policy audit` keeps the last hash in the kit, and so notices the
-next time that the end was cut off. Whoever may write the kit's files can write both anew: to be held to the log by others, tell them the
+next time that the end was cut off. With write access to the kit both can be rewritten: for others to check the log, send them the
 last hash from time to time (`AuditCheck.last`).
 """
 
@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie._util.errors import UserError
-from coterie._util.files import write_atomic
+from coterie._util.files import lock_file, write_atomic
 from coterie._util.json_io import to_json_line
-from coterie._util.locks import lock_file
 from coterie.deploy.files import SHOWN_TEXT, shorten_text
 
 FIRST_HASH = "0" * 64  # what the first line holds in place of an earlier hash
@@ -56,16 +55,15 @@ class Audit:
         if not path.exists():
             return
         begin = max((piece["end"] for piece in find_flare_hashes(self.path)), default=0)
-        end = _measure_whole_lines(path)
+        end = next((end for end, line in _read_backwards(path) if line.endswith(b"\n")), 0)
         if end > begin:
             self.log("flare log", begin=begin, end=end, sha256=_hash_range(path, begin, end))
 
     def last_value(self, key: str) -> Any:
-        """What the last line that has this key says; None where no line has it."""
+        """The value of the last line that has this key; None where no line has it."""
         mark = json.dumps(key).encode()
-        return next(
-            (entry[key] for line in _read_backwards(self.path) if mark in line and (entry := _parse_line(line)) and key in entry), None
-        )
+        lines = (line for _, line in _read_backwards(self.path) if mark in line)
+        return next((entry[key] for line in lines if (entry := _parse_line(line)) and key in entry), None)
 
     def _write(self, text: bytes) -> None:
         handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -98,7 +96,7 @@ def _shorten_value(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class AuditCheck:
-    """What a log's chain says."""
+    """The result of checking a log's chain."""
 
     lines: int
     last: str  # the hash that the next line will hold
@@ -107,12 +105,9 @@ class AuditCheck:
 
 
 def verify_audit(path: Path, last: str | None = None, *, entries: int = 0) -> AuditCheck:
-    """Check every line. With the last hash that was noted elsewhere, a log that was cut or rewritten is noticed, too.
+    """Check every line. With the `last` hash that was noted elsewhere, a log that was cut or rewritten is noticed, too.
 
-    Args:
-        path: The log.
-        last: A hash that must be in it.
-        entries: How many of the last entries to return.
+    So many of the last `entries` are returned.
     """
     if not path.exists():
         raise UserError(f"There is no audit log {path}: check the path.")
@@ -147,7 +142,7 @@ def verify_kit_log(path: Path, last: str | None = None, *, entries: int = 0) -> 
     if noted is not None and not path.exists():
         raise UserError(f"There is no audit log {path}, and it had {noted[0]} lines when it was last checked: it was removed.")
     found = verify_audit(path, last, entries=entries)
-    if noted is not None and not _has_line(path, *noted):
+    if noted is not None and noted[0] and noted not in ((entry["line"], entry["hash"]) for entry in _read_lines(path) if entry is not None):
         cut = f"Line {noted[0]} was the last one when the log was last checked, and is gone: the end was cut off, or the log rewritten."
         found = AuditCheck(found.lines, found.last, (*found.faults, cut), found.entries)
     if not found.faults:
@@ -165,10 +160,6 @@ def _read_head(path: Path) -> tuple[int, str] | None:
         raise UserError(
             f"The head of the audit log {path} cannot be read ({error}): remove it, and compare with a hash noted elsewhere (--last)."
         ) from error
-
-
-def _has_line(path: Path, line: int, hash_: str) -> bool:
-    return line == 0 or any(entry is not None and (entry["line"], entry["hash"]) == (line, hash_) for entry in _read_lines(path))
 
 
 def find_flare_hashes(path: Path) -> list[dict[str, Any]]:
@@ -202,20 +193,6 @@ def _hash_range(path: Path, begin: int, end: int) -> str:
     return made.hexdigest()
 
 
-def _measure_whole_lines(path: Path) -> int:
-    """Bytes up to the end of the last whole line."""
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        while size:
-            begin = max(0, size - (1 << 16))
-            file.seek(begin)
-            place = file.read(size - begin).rfind(b"\n")
-            if place >= 0:
-                return begin + place + 1
-            size = begin
-    return 0
-
-
 def _describe_gap(before: int, number: int, place: int) -> str:
     if number <= before:
         return f"Line {place} has number {number} after number {before}: lines were moved or put in."
@@ -243,38 +220,29 @@ def _parse_line(line: bytes) -> dict[str, Any] | None:
     return entry if whole and line.endswith(b"\n") else None
 
 
-def _read_backwards(path: Path, block: int = 1 << 16) -> Iterator[bytes]:
-    """The lines of a file, the last one first."""
+def _read_backwards(path: Path, block: int = 1 << 16) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file, the last one first, each with the place of its end."""
     if not path.exists():
         return
     with path.open("rb") as file:
         begin = file.seek(0, os.SEEK_END)
-        rest = b""
-        while begin > 0:
+        rest, end = b"", begin
+        while begin > 0 or rest:
             size = min(block, begin)
             begin -= size
             file.seek(begin)
             lines = (file.read(size) + rest).splitlines(keepends=True)
-            rest = lines[0]  # it may begin further up
-            yield from reversed(lines[1:])
-        if rest:
-            yield rest
+            rest = lines[0] if begin else b""  # it may begin further up
+            for line in reversed(lines[1 if begin else 0 :]):
+                yield end, line
+                end -= len(line)
 
 
 def _read_last_line(path: Path) -> tuple[int, str, bool]:
     """The number and hash of the last whole line, and whether half a line follows it (the machine stopped while it was written)."""
-    if not path.exists():
-        return 0, FIRST_HASH, False
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        reach = 1 << 16
-        while True:
-            begin = max(0, size - reach)
-            file.seek(begin)
-            tail = file.read()
-            lines = tail.splitlines(keepends=True)[0 if begin == 0 else 1 :]  # the first may lack its beginning
-            whole = [entry for entry in map(_parse_line, reversed(lines)) if entry is not None]
-            if whole or begin == 0:
-                torn = bool(tail) and not tail.endswith(b"\n")
-                return (whole[0]["line"], whole[0]["hash"], torn) if whole else (0, FIRST_HASH, torn)
-            reach *= 4
+    torn = False
+    for _, line in _read_backwards(path):
+        if (entry := _parse_line(line)) is not None:
+            return entry["line"], entry["hash"], torn
+        torn = torn or not line.endswith(b"\n")
+    return 0, FIRST_HASH, torn

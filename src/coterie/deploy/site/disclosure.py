@@ -13,7 +13,7 @@ from coterie.core.asks import Ask, Errors, Evaluate, Evaluated, Gradients, LossT
 from coterie.core.serving import COMBINED
 from coterie.deploy.site.policy import Policy
 
-HUNDRED = 100
+HUNDRED = 100  # samples that a client claims where their number is withheld
 GRIDS = (1, 2, 5, 10, 20, 50, HUNDRED)  # of a hundred
 
 
@@ -40,7 +40,7 @@ def hash_models(ask: Ask[Any]) -> list[list[bytes]]:
 
 @dataclass(frozen=True)
 class RoundingContext:
-    """What an answer is rounded by: whose data it is about, which part of them, and which models."""
+    """What an answer is rounded by: the data it is about, which part of them, and which models."""
 
     about: str  # kind, part and share
     data: Sequence[str]  # for each row of the reply, the hash of the client's data
@@ -71,19 +71,17 @@ class Discloser:
                 for values, most, name in ((reply.labels, worst, "l"), (reply.probabilities, 1.0, "p"))
             )
             reply = replace(reply, labels=np.sqrt(labels), probabilities=np.sqrt(chances))
-        elif isinstance(reply, Gradients) and self.rounds and not noised and reply.losses.any():  # zeros beside a sketch tell nothing
+        elif isinstance(reply, Gradients) and self.rounds and not noised and reply.losses.any():  # zeros beside a sketch disclose nothing
             models = replace(question, models=[[b""]] * len(reply))
             reply = replace(reply, losses=self._rounded(np.minimum(reply.losses, self.limit)[:, None], self.limit, models)[:, 0])
-        if self.policy.tells_sizes:
+        if self.policy.discloses_sizes:
             return reply
-        ones = {
-            name: np.ones_like(getattr(reply, name)) for name in ("sizes", "steps") if name in reply.columns()
-        }  # steps tell samples, too
-        return replace(reply, **ones)
+        withheld = [name for name in ("sizes", "steps") if name in reply.columns()]  # steps disclose samples, too
+        return replace(reply, **{name: np.ones_like(getattr(reply, name)) for name in withheld})
 
     def tests(self, actual: Ints, data: Sequence[str]) -> Ints:
         """(n, C) the test samples by class on a site's card."""
-        if not self.policy.tells_classes:
+        if not self.policy.discloses_classes:
             return np.zeros_like(actual)
         return np.array([self._totals(row, name, "test") for row, name in zip(actual, data, strict=True)], np.int64).reshape(actual.shape)
 
@@ -99,7 +97,7 @@ class Discloser:
     def _step(self, most: float, samples: int) -> float:
         """What so many samples as are rounded to can change of a mean. Where the number of samples is withheld, it is no multiple of it."""
         step = most * self.policy.rounding / max(samples, 1)
-        return step if self.policy.tells_sizes else round_up_step(step)
+        return step if self.policy.discloses_sizes else round_up_step(step)
 
     def _chance(self, question: RoundingContext, row: int, model: bytes, name: str = "") -> float:
         return self._draw(question.about.encode(), question.data[row].encode(), model, name.encode())
@@ -119,10 +117,10 @@ class Discloser:
 
     def _evaluated(self, reply: Evaluated, part: str, question: RoundingContext) -> Evaluated:
         """Classes of training parts leave only where asks about them are answered anyway."""
-        details = self.policy.tells_classes and (part != "train" or self.policy.label_shares)
+        details = self.policy.discloses_classes and (part != "train" or self.policy.label_shares)
         if not self.rounds:
             reply = reply if details else merge_classes(reply)
-            return reply if self.policy.tells_sizes else scale_to_hundred(reply)
+            return reply if self.policy.discloses_sizes else scale_to_hundred(reply)
         losses = self._rounded(np.minimum(reply.loss, self.limit)[:, None], self.limit, question, "loss")[:, 0]
         auroc = np.array(reply.auroc)
         counts: dict[str, Any] = {name: np.zeros_like(getattr(reply, name)) for name in ("hits", "predicted", "actual")}
@@ -130,7 +128,7 @@ class Discloser:
             row = [getattr(reply, name)[i] for name in ("hits", "predicted", "actual")]
             share = row[0].sum() / row[2].sum()
             chance = self._chance(question, i, question.models[i][0], "hits")
-            if not self.policy.tells_sizes:
+            if not self.policy.discloses_sizes:
                 grid = next(each for each in GRIDS if each >= min(HUNDRED, HUNDRED * self.policy.rounding / row[2].sum()))
                 right = grid * round_randomly(HUNDRED * share / grid, 1.0, chance)
                 for name, count in (("hits", right), ("predicted", HUNDRED), ("actual", HUNDRED)):
@@ -139,7 +137,7 @@ class Discloser:
                 self._count(counts, i, row, chance, question.data[i], part, details=details)
             fewest = int(row[2].min())
             if fewest < self.policy.rounding or not np.isfinite(auroc[i]):
-                auroc[i] = np.nan  # that a class is rare is not told apart from that there is none of it
+                auroc[i] = np.nan  # a rare class looks like one that is not there
             else:
                 step = round_up_step(self.policy.rounding / fewest)
                 auroc[i] = min(1.0, round_randomly(auroc[i], step, self._chance(question, i, question.models[i][0], "auroc")))
@@ -162,7 +160,7 @@ class Discloser:
 
 
 def round_randomly(value: float, step: float, chance: float) -> float:
-    """The multiple of a step below or above a value, whichever the chance in [0, 1) says: the mean over chances is the value."""
+    """The multiple of a step below or above a value, as the chance in [0, 1) decides: the mean over chances is the value."""
     return step * floor(value / step + chance) if np.isfinite(value) else value
 
 
@@ -185,24 +183,22 @@ def apportion(counts: Ints, units: int, most: Ints | None = None) -> Ints:
 
 def merge_classes(reply: Evaluated) -> Evaluated:
     """All samples as one class: accuracy, loss and AUROC stay, precision and recall have no meaning any more."""
-    sums: dict[str, Any] = {}
-    totals = {"hits": reply.hits.sum(axis=1), "predicted": reply.actual.sum(axis=1), "actual": reply.actual.sum(axis=1)}
-    for name, total in totals.items():
-        sums[name] = np.zeros_like(getattr(reply, name))
-        if sums[name].shape[1]:
-            sums[name][:, 0] = total
-    return replace(reply, **sums)
+    return make_one_class(reply, reply.hits.sum(axis=1), reply.actual.sum(axis=1))
 
 
 def scale_to_hundred(reply: Evaluated) -> Evaluated:
     """As if each client that has test samples had a hundred, so that their number stays withheld."""
-    totals = reply.actual.sum(axis=1)
-    share = reply.hits.sum(axis=1) / np.maximum(totals, 1)
-    counts = {"hits": np.rint(HUNDRED * share), "predicted": HUNDRED * (totals > 0), "actual": HUNDRED * (totals > 0)}
-    made: dict[str, Any] = {name: np.zeros_like(getattr(reply, name)) for name in counts}
-    for name, count in counts.items():
+    share = reply.hits.sum(axis=1) / np.maximum(reply.actual.sum(axis=1), 1)
+    return make_one_class(reply, np.rint(HUNDRED * share), HUNDRED)
+
+
+def make_one_class(reply: Evaluated, hits: Any, totals: Any) -> Evaluated:
+    """Right answers among so many samples, all as one class; none where a client has no samples."""
+    held = reply.actual.sum(axis=1) > 0
+    made: dict[str, Any] = {name: np.zeros_like(getattr(reply, name)) for name in ("hits", "predicted", "actual")}
+    for name, count in (("hits", hits), ("predicted", totals), ("actual", totals)):
         if made[name].shape[1]:
-            made[name][:, 0] = count
+            made[name][:, 0] = np.where(held, count, 0)
     return replace(reply, **made)
 
 

@@ -18,7 +18,7 @@ class PolicySection:
 
 
 def explain_policy(policy: Policy, ledger: Ledger | None = None, numbers: str = "as many numbers as the model has") -> list[PolicySection]:
-    """All that a policy says. `numbers` tells how long a model is, where that is known."""
+    """A policy in words. `numbers` is the length of a model, where that is known."""
     details = {name: tuple(describe_disclosure(name, policy, numbers)) for name in (*ASKS, *SKETCHED) if name in policy.asks}
     private = policy.privacy
     allowed = [name for name in details if not isinstance(private, DpSgd) or name in ("Train", "Evaluate", "SketchedTrain")]
@@ -34,12 +34,12 @@ def explain_policy(policy: Policy, ledger: Ledger | None = None, numbers: str = 
 def describe_disclosure(name: AskName, policy: Policy, numbers: str) -> Iterator[str]:
     """What leaves with an answer, and what a server that thinks about it could learn."""
     noised = isinstance(policy.privacy, ClipNoise)
-    count = " and its number of samples" if policy.tells_sizes else ", without its number of samples"
+    count = " and its number of samples" if policy.discloses_sizes else ", without its number of samples"
     rounded = policy.rounding > 1 and not noised
     how = ", noised and charged" if noised else f", rounded to what {policy.rounding} samples can change" if rounded else ", exactly"
     match name:
         case "Train":
-            yield f"Leaves: the trained model of each client ({numbers}){count}{' and steps' if policy.tells_sizes else ''}."
+            yield f"Leaves: the trained model of each client ({numbers}){count}{' and steps' if policy.discloses_sizes else ''}."
             if isinstance(policy.privacy, DpSgd):
                 yield "An honest-but-curious server learns little of any one training sample: each step of the training is noised."
             elif noised:
@@ -71,15 +71,15 @@ def describe_disclosure(name: AskName, policy: Policy, numbers: str) -> Iterator
             yield f"Leaves: how wrong every model sent is on the client's training part{how}{count}."
             yield "An honest-but-curious server learns as from Losses."
         case "Evaluate":
-            details = "right answers, predictions and samples by class" if policy.tells_classes else "accuracy"
-            exact = "" if policy.tells_sizes else " in hundredths"
+            details = "right answers, predictions and samples by class" if policy.discloses_classes else "accuracy"
+            exact = "" if policy.discloses_sizes else " in hundredths"
             private = isinstance(policy.privacy, DpSgd)
             parts = "test part" if private else "train, validation or test part"
             if private and policy.protects_tests:
                 yield f"Leaves: of each client's {parts}, {details}{exact} and the mean loss, noised and charged to a budget of their own."
                 return
             yield f"Leaves: of each client's {parts}, {details}{exact}, the mean loss and (of two classes) the AUROC{how}."
-            if policy.tells_classes:
+            if policy.discloses_classes:
                 parts = "training and test" if policy.label_shares else "test"
                 near = f", to {policy.rounding} or so" if rounded else ""
                 yield f"An honest-but-curious server learns how many {parts} samples of each class there are{near}."
@@ -88,13 +88,13 @@ def describe_disclosure(name: AskName, policy: Policy, numbers: str) -> Iterator
 
 
 def _describe_always(policy: Policy) -> Iterator[str]:
-    yield "Who is asked and answers, and how long it takes."
+    yield "Which clients are asked and answer, and how long it takes."
     least = policy.minimum_samples
     if least > 1:
         yield f"Nothing of clients that would answer from fewer than {least} samples, but that they are silent."
     if policy.label_shares:
         yield "How many training samples of each class a client has: it may ask about one class alone ('label_shares')."
-    if policy.tells_errors:
+    if policy.discloses_errors:
         yield "The text of errors, which might quote a value ('error_messages')."
 
 
@@ -154,33 +154,22 @@ def _list_foreign(names: tuple[str, ...], own: tuple[str, ...]) -> str:
 
 
 def describe_order(terms: OrderTerms, policy: "Policy", epsilon: float | None) -> list[tuple[str, str]]:
-    """Describe an order in words, for the person who approves it: pairs of a heading and a line.
-
-    Args:
-        terms: The order.
-        policy: The site's policy, which says what leaves.
-        epsilon: As `estimate_epsilon` found it.
-    """
-
-    lines = [("who asks", escape_text(terms.operator) or "the server's operator, who gave no name")]
+    """Describe an order in words, for the operator that approves it: pairs of a heading and a line."""
+    lines = [("operator", escape_text(terms.operator) or "no name given")]
     if terms.purpose:
         lines.append(("purpose", escape_text(terms.purpose, LONGEST_NOTE)))
     lines += [("methods", escape_text(", ".join(terms.methods), LONGEST_NOTE)), ("model", escape_text(terms.model))]
     lines.append(("rounds", _describe_rounds(terms)))
-    allowed = [name for name in ASKS if name in terms.asks and _is_answered(policy, name)]
+    private = isinstance(policy.privacy, DpSgd)
+    allowed = [name for name in ASKS if name in terms.asks and name in policy.asks and (not private or name in ("Train", "Evaluate"))]
     lines.append(("asks", ", ".join(terms.asks)))
     for name in allowed:
-        lines.append(
-            ("leaves", f"{name}: {next(describe_disclosure(name, policy, 'as many numbers as the model has')).removeprefix('Leaves: ')}")
-        )
+        first = next(describe_disclosure(name, policy, "as many numbers as the model has"))
+        lines.append(("leaves", f"{name}: {first.removeprefix('Leaves: ')}"))
     if refused := [name for name in terms.asks if name not in allowed]:
         lines.append(("refused", f"{', '.join(refused)}: the policy does not answer {'it' if len(refused) == 1 else 'them'}"))
     lines.append(("privacy", _describe_privacy(policy, epsilon)))
     return lines
-
-
-def _is_answered(policy: "Policy", name: "AskName") -> bool:
-    return name in policy.asks and (not isinstance(policy.privacy, DpSgd) or name in ("Train", "Evaluate"))
 
 
 def _describe_rounds(terms: OrderTerms) -> str:

@@ -17,8 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from coterie._util.errors import UserError
-from coterie._util.files import hash_text, sync_to_disk
-from coterie._util.locks import lock_file
+from coterie._util.files import hash_text, lock_file, sync_to_disk
 from coterie.core.arrays import Doubles
 from coterie.deploy.site.audit import Audit
 from coterie.deploy.site.policy import ClipNoise, DpSgd, NoPrivacy
@@ -64,7 +63,7 @@ def calibrate_noise(epsilon: float, delta: float, releases: int) -> float:
 
 @lru_cache(maxsize=1 << 12)
 def _compute_step_rdp(rate: float, noise: float) -> Doubles:
-    """The Rényi divergence of one step at each order; it takes long, and is the same forevery step."""
+    """The Rényi divergence of one step at each order; it takes long, and is the same for every step."""
     return np.asarray(_import_rdp().compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=ORDERS), dtype=np.float64)
 
 
@@ -83,7 +82,7 @@ SEAL = "ledger"  # the key of an audit line that seals a version
 
 @dataclass
 class Book:
-    """What a ledger says. Clients have two names each, their id and the hash of their data, so that neither a new id nor new data alone
+    """The contents of a ledger. Clients have two names each, their id and the hash of their data: neither a new id nor new data alone
     gives a fresh budget."""
 
     secret: str = field(default_factory=lambda: os.urandom(32).hex())
@@ -163,7 +162,7 @@ class Ledger:
 
     @contextmanager
     def spending(self, run: str = "") -> Iterator[Book]:
-        """The book, to be written to; it is on the disk, and sealed, when the block ends. Nobody else writes meanwhile."""
+        """The book, to be written to; it is on the disk, and sealed, when the block ends. No other process writes meanwhile."""
         with lock_file(self.path):
             book = self._read()
             before = book.as_text()

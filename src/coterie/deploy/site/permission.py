@@ -143,14 +143,6 @@ def _check_vectors(value: Any, sizes: AskSizes) -> str:
     return next((f"for each name {wanted}" for wanted in (each(rows, sizes) for rows in value.values()) if wanted), "")
 
 
-def _check_words(value: Any, sizes: AskSizes) -> str:
-    return "" if isinstance(value, tuple) and not any(short_text(each, sizes) for each in value) else "words"
-
-
-def _check_rule(value: Any, sizes: AskSizes) -> str:
-    return "" if isinstance(value, LocalRule) else "a local rule"
-
-
 COUNT = 1 << 53
 
 _MODEL_ASK: dict[str, Check] = {
@@ -169,7 +161,7 @@ FIELDS: dict[type, dict[str, Check]] = {
     StampedAsk: {
         "ask": one_of(Train, Gradient, Losses, AskErrors, Evaluate),
         "seed": integer(0, WORD),
-        "round_": integer(0, COUNT),  # the policy says which is the last
+        "round_": integer(0, COUNT),  # the policy sets the last
         "draw": integer(0, COUNT),
         "lane": integer(0, COUNT),
     },
@@ -183,7 +175,7 @@ FIELDS: dict[type, dict[str, Check]] = {
         "purpose": short_text,
         "partial": boolean,
         "extra": _check_vectors,
-        "kept": _check_words,
+        "kept": lambda value, sizes: "" if isinstance(value, tuple) and not any(short_text(each, sizes) for each in value) else "words",
         "sketch": optional(one_of(Sketch)),
     },
     Gradient: {**_MODEL_ASK, "sketch": optional(one_of(Sketch))},
@@ -216,36 +208,23 @@ FIELDS: dict[type, dict[str, Check]] = {
         "mu": number(),
         "max_steps": optional(integer(1, COUNT)),
         "augment": optional(short_text),
-        "rule": optional(_check_rule),
+        "rule": optional(lambda value, sizes: "" if isinstance(value, LocalRule) else "a local rule"),
     },
     DittoRule: {"lam": number(), "own_epochs": optional(integer(1, "epochs"))},
     MOONRule: {"mu": number(), "temperature": number(above=True)},
-    Mixture: {"weights": lambda value, sizes: _check_weights(value, sizes)},
+    Mixture: {"weights": lambda value, sizes: array(np.float64, _get_length(value), "models")(value, sizes)},
     Online: {"per_class": boolean, "frozen": boolean, "weights": optional(array(np.float64, "models", "classes"))},
     Mean: {},
     MostConfident: {},
     AccuracyGate: {"weights": array(np.float64, "models", "classes")},
-    OwnExpert: {"experts": lambda value, sizes: _check_experts(value, sizes)},
+    OwnExpert: {"experts": lambda value, sizes: array(np.int64, _get_length(value), least=0, most=sizes.models - 1)(value, sizes)},
 }
 
 
-def _check_weights(value: Any, sizes: AskSizes) -> str:
-    rows = len(value) if isinstance(value, np.ndarray) and value.ndim else 0
-    return array(np.float64, rows, "models")(value, sizes)
-
-
-def _check_experts(value: Any, sizes: AskSizes) -> str:
-    rows = len(value) if isinstance(value, np.ndarray) and value.ndim else 0
-    return array(np.int64, rows, least=0, most=sizes.models - 1)(value, sizes)
-
-
 def find_fault(stamped: Any, world: "World", policy: "Policy") -> str | None:
-    """The first field of a stamped ask that is not what it may be, in a sentence; None where all are.
+    """The first field of an ask from the wire that is not what it may be, in a sentence; None where all are.
 
-    Args:
-        stamped: An ask as it came from the wire, its clients renumbered to the site's.
-        world: The site's data and model.
-        policy: The site's policy, whose limits bound rounds, epochs and steps.
+    The clients have the site's numbers; the policy's limits bound rounds, epochs and steps.
     """
     if type(stamped) is not StampedAsk:
         return f"A {type(stamped).__name__} is no ask."
@@ -278,12 +257,11 @@ def _find_record_fault(record: Any, sizes: AskSizes) -> str | None:
 
 
 def _check_foreign_value(value: Any) -> str:
-    """A field of a rule that somebody else wrote: at least a finite number, or a short word."""
+    """A field of a user's own rule: at least a finite number, or a short word."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return "" if isfinite(value) else "a finite number"
-    return (
-        "" if value is None or isinstance(value, bool) or (isinstance(value, str) and len(value) <= NAME_LENGTH) else "a number or a word"
-    )
+    fits = value is None or isinstance(value, bool) or (isinstance(value, str) and len(value) <= NAME_LENGTH)
+    return "" if fits else "a number or a word"
 
 
 def _check_ranges(ask: Any, sizes: AskSizes) -> str | None:
@@ -333,14 +311,8 @@ def abbreviate(value: Any) -> str:
     return text if len(text) <= SHOWN_LENGTH else f"{text[:SHOWN_LENGTH]}..."
 
 
-def find_denial(policy: "Policy", stamped: "StampedAsk", world: "World") -> Denial | None:
-    """The first reason against an ask; None where there is none."""
-    reason = next(_find_denials(policy, stamped, world), None)
-    return None if reason is None else Denial(reason)
-
-
 def get_rule_name(rule: LocalRule) -> str:
-    """How a policy names a local rule: Coterie's own by its class, anybody else's with its module."""
+    """How a policy names a local rule: Coterie's own by its class, others with their module."""
     kind = type(rule)
     return kind.__qualname__ if kind.__module__.startswith("coterie.methods.") else f"{kind.__module__}:{kind.__qualname__}"
 
@@ -351,7 +323,7 @@ def count_ask(policy: "Policy", stamped: "StampedAsk", world: "World", book: Boo
     if asked > policy.asks_per_run:
         return Denial(f"This run has asked {asked:,} times: the site's policy answers {policy.asks_per_run:,} ('asks_per_run').", "budget")
     sketch = get_sketch(stamped.ask)
-    if sketch is None or type(stamped.ask).__name__ in policy.asks:  # who may have the whole may have any sketch of it
+    if sketch is None or type(stamped.ask).__name__ in policy.asks:  # a sketch is less than the whole, which is answered
         return None
     key = str(sketch.key)
     if book.sketches.get(key, 0) >= sketch.size:
@@ -379,13 +351,14 @@ def deny_models(policy: "Policy", run: int, in_all: int) -> Denial | None:
     return None
 
 
-def _find_denials(policy: "Policy", stamped: "StampedAsk", world: "World") -> Iterator[str]:
+def find_denials(policy: "Policy", stamped: "StampedAsk", world: "World") -> Iterator[str]:
+    """The reasons against an ask, the first one first."""
     fault = find_fault(stamped, world, policy)
     if fault is not None:
         yield fault
         return
     ask, kind = stamped.ask, stamped.ask.kind
-    if kind not in policy.asks and type(ask).__name__ not in policy.asks:  # who may have the whole may have a sketch of it
+    if kind not in policy.asks and type(ask).__name__ not in policy.asks:  # a sketch is less than the whole
         yield f"{kind} is not answered here: the site's policy names {', '.join(policy.asks) or 'no ask'}."
     name = policy.deny_model_name(world.model.text)  # what it names was checked before it was built
     if name is not None:

@@ -87,12 +87,7 @@ class ApprovalRules(PolicyTable):
     maximum_epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # of any client, with all that it has spent before
 
     def find_objection(self, terms: "OrderTerms", epsilon: float | None) -> str | None:
-        """Return why an order is not approved by this table; None where it is.
-
-        Args:
-            terms: The order.
-            epsilon: What the largest epsilon of a client would be after it; None without a privacy mechanism.
-        """
+        """Return why an order is not approved by this table; None where it is. `epsilon` is the largest of a client after it."""
         if self.any:
             return None
         if foreign := [spec for spec in terms.methods if not _is_listed(spec, self.methods)]:
@@ -118,7 +113,7 @@ SKETCHED: tuple[AskName, ...] = ("SketchedTrain", "SketchedGradient")  # answere
 # Coterie's own; listed here so that reading a policy needs no torch
 BUILT_MODELS = ("cnn", "densenet121", "lstm", "mclr", "mlp", "resnet18", "resnet50", "rnn")
 
-# These read a file or folder of the site, or the hub, that the server names: not unless the site says so.
+# These read a file or folder of the site, or the hub, that the server names: only where the site lists them.
 READING_MODELS = ("efficientnet_lite0", "fusion", "lm", "text")
 OWN_MODELS = tuple(sorted((*BUILT_MODELS, *READING_MODELS)))
 OWN_RULES = ("DittoRule", "MOONRule")  # Ditto's and MOON's
@@ -155,7 +150,7 @@ Names = Annotated[tuple[str, ...], Field(strict=False)]  # TOML has lists
 
 
 class Policy(PolicyTable):
-    """What a site answers and what may leave it. Whatever a file does not say is as here."""
+    """What a site answers and what may leave it, with defaults."""
 
     asks: Annotated[tuple[AskName, ...], Field(strict=False)] = ASKS
     models: Names = BUILT_MODELS  # by name; others as package.module:Class
@@ -173,16 +168,16 @@ class Policy(PolicyTable):
     class_counts: bool = True  # whether it learns of evaluations class by class
     sketch_numbers: Annotated[int, Field(ge=1)] = 256  # directions that all sketches together may show, where the whole may not leave
     label_shares: bool = False  # whether it may ask about the samples of one class
-    error_messages: bool = True  # whether it is told the text of an error, which may quote a value
+    error_messages: bool = True  # whether it gets the text of an error, which may quote a value
     model_files: dict[str, str] = Field(default_factory=dict)  # what a model's spec may name, and the file, folder or hub model meant
     privacy: Mechanism = NoPrivacy()
     approve: ApprovalRules = ApprovalRules()  # orders that are answered without asking the site's operator
 
     def find_denial(self, stamped: "StampedAsk", world: "World") -> Denial | None:
         """Why an ask is not answered; None where it is."""
-        from coterie.deploy.site.permission import find_denial
+        from coterie.deploy.site.permission import find_denials
 
-        return find_denial(self, stamped, world)
+        return next(map(Denial, find_denials(self, stamped, world)), None)
 
     def deny_model(self, spec: str) -> Denial | None:
         """The same of a model, by its spec: to be asked before it is built, for building it imports and runs its code."""
@@ -223,18 +218,18 @@ class Policy(PolicyTable):
         return str(replace(parsed, args=own(parsed.args), kwargs={name: own(value) for name, value in parsed.kwargs.items()}))
 
     def disclose_sizes(self, sizes: Ints) -> Ints:
-        """Sample counts as the server may know them: all one where they are not told."""
-        return sizes if self.tells_sizes else sizes.clip(0, 1)
+        """Sample counts as the server may know them: all one where they are withheld."""
+        return sizes if self.discloses_sizes else sizes.clip(0, 1)
 
     @property
-    def tells_sizes(self) -> bool:
+    def discloses_sizes(self) -> bool:
         """Under clip+noise never: how many samples a client has is part of what is protected."""
         return self.sample_counts and not isinstance(self.privacy, ClipNoise)
 
     @property
-    def tells_classes(self) -> bool:
+    def discloses_classes(self) -> bool:
         """Whether counts by class leave; noise is added to their sum alone."""
-        return self.class_counts and self.tells_sizes and not self.protects_tests
+        return self.class_counts and self.discloses_sizes and not self.protects_tests
 
     @property
     def protects_tests(self) -> bool:
@@ -242,7 +237,7 @@ class Policy(PolicyTable):
         return isinstance(self.privacy, ClipNoise) or (isinstance(self.privacy, DpSgd) and self.privacy.protect_tests)
 
     @property
-    def tells_errors(self) -> bool:
+    def discloses_errors(self) -> bool:
         """Under a privacy mechanism never: the text of an error would leave without noise."""
         return self.error_messages and isinstance(self.privacy, NoPrivacy)
 
@@ -259,7 +254,7 @@ def read_policy(path: Path) -> Policy:
 
 
 def parse_policy(text: str, name: str = "policy") -> Policy:
-    """The policy that a text says; `name` is the file's, for errors."""
+    """The policy of a text; `name` is the file's, for errors."""
     try:
         made = Policy.model_validate(tomllib.loads(text))
     except ValidationError as error:
@@ -278,9 +273,7 @@ def parse_policy(text: str, name: str = "policy") -> Policy:
             f"The policy file {name} discloses counts by class but not their sum: set 'class_counts' to false, or 'sample_counts' to true."
         )
     if made.approve.any and made.approve != ApprovalRules(any=True):
-        raise UserError(
-            f"The policy file {name} approves any order and limits which: leave 'approve.any' out, or the other keys of [approve]."
-        )
+        raise UserError(f"The policy file {name} approves any order and limits which: omit 'approve.any', or the other keys of [approve].")
     return made
 
 
@@ -332,7 +325,7 @@ asks = ["Train", "Gradient", "Losses", "AskErrors", "Evaluate"]
 # projection they show nothing new; a server that may ask with ever new ones could put the whole together.
 sketch_numbers = 256
 
-# The models and local rules that may run here. One that somebody else wrote is code that you run: it must be named, as
+# The models and local rules that may run here. One that is not Coterie's is code that you run: it must be named, as
 # "package.module:Class".
 models = ["cnn", "densenet121", "lstm", "mclr", "mlp", "resnet18", "resnet50", "rnn"]
 rules = ["DittoRule", "MOONRule"]
@@ -420,12 +413,7 @@ mechanism = "none"
 
 
 def approve_orders(path: Path, **table: Any) -> None:
-    """Change the [approve] table of a policy file, key by key; a key that is not there, or is commented out, is added.
-
-    Args:
-        path: A policy file with an [approve] table, such as a kit's.
-        table: Keys and values of the table.
-    """
+    """Change keys of the [approve] table of a policy file; a key that is not there, or is commented out, is added."""
     head, mark, rest = path.read_text(encoding="utf-8").partition("[approve]\n")
     own, next_, tail = rest.partition("\n[")
     for name, value in table.items():

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from coterie._util.errors import UserError
-from coterie.core.arrays import Bools, Doubles, Floats, Ints, Words
-from coterie.core.asks import Ask, Errors, Evaluated, Gradient, Gradients, LossTable, ModelAsk, Reply, Train, Trained
+from coterie.core.arrays import Bools, Doubles, Floats, Ints, Words, find_positions
+from coterie.core.asks import Ask, Errors, Evaluated, Gradient, Gradients, LossTable, Reply, Train, Trained
 from coterie.core.layout import Layout
 from coterie.core.local import MODEL, make_optimizer
 from coterie.core.model import read_vector, use_torch_seed, write_vector
 from coterie.core.rng import to_uniforms
 from coterie.core.vectors import clip_rows
+from coterie.deploy.site.disclosure import HUNDRED, make_one_class
 from coterie.deploy.site.ledger import Charge
 from coterie.deploy.site.policy import ClipNoise, DpSgd, NoPrivacy
 from coterie.engines.device import find_device_error, raise_device_errors
@@ -52,12 +53,11 @@ def draw_poisson_batch(samples: int, rate: float) -> Ints:
     return np.flatnonzero(to_uniforms(draw_secure_words(samples)) < rate).astype(np.int64)
 
 
-HUNDRED = 100  # samples that a client says to have where their number is protected
 MOMENTS = ("running_mean", "running_var")  # batch norm's; no other buffer leaves under noise
 
 
 def choose_mechanism(ask: Ask[Any], privacy: NoPrivacy | ClipNoise | DpSgd) -> NoPrivacy | ClipNoise | DpSgd:
-    """What is done to an answer: what the policy says; where it says nothing, the clipping and noise that a sketch was asked with."""
+    """The mechanism of an answer: the policy's; where it has none, the clipping and noise that a sketch was asked with."""
     sketch = get_sketch(ask)
     if not isinstance(privacy, NoPrivacy) or sketch is None or sketch.clip is None or not sketch.noise:
         return privacy
@@ -83,7 +83,7 @@ def privatise_reply(ask: Ask[Any], reply: Reply, privacy: ClipNoise, layout: Lay
         cut = clip_rows(reply.vectors.astype(np.float64), privacy.clip)
         return replace(reply, vectors=(cut + draw_secure_normals(cut.shape, privacy.noise * privacy.clip)).astype(np.float32))
     if isinstance(ask, Train) and isinstance(reply, Trained):
-        rows = _match_rows(ask, reply)
+        rows = find_positions(ask.clients, reply.clients)  # a client may be silent
         received = ask.models[ask.start[rows]]
         vectors = _add_noise(reply.vectors, received, privacy, layout)
         more = reply.more.copy()
@@ -101,9 +101,9 @@ def privatise_reply(ask: Ask[Any], reply: Reply, privacy: ClipNoise, layout: Lay
         return replace(reply, labels=worst * both[:, :k], probabilities=both[:, k:])
     if isinstance(reply, Evaluated):
         totals = np.maximum(reply.actual.sum(axis=1), 1)
-        even = np.where(np.isfinite(reply.auroc), reply.auroc, 0.5)  # that it is undefined tells that a class is missing
+        even = np.where(np.isfinite(reply.auroc), reply.auroc, 0.5)  # that it is undefined shows that a class is missing
         shares = _add_bounded_noise(np.column_stack([reply.hits.sum(axis=1) / totals, reply.loss / limit, even]), privacy.multiplier)
-        noised = _make_counts(reply, np.rint(HUNDRED * shares[:, 0]), np.full(len(reply), HUNDRED))
+        noised = make_one_class(reply, np.rint(HUNDRED * shares[:, 0]), HUNDRED)
         held = reply.actual.sum(axis=1) > 0
         auroc = np.where(held & (classes == 2), shares[:, 2], np.nan)
         return replace(noised, loss=np.where(held, limit * shares[:, 1], np.nan), auroc=auroc)
@@ -111,14 +111,14 @@ def privatise_reply(ask: Ask[Any], reply: Reply, privacy: ClipNoise, layout: Lay
 
 
 def add_test_noise(reply: Evaluated, noise: float, limit: float) -> Evaluated:
-    """An evaluation in which no sample can be told: noise on the number of right answers and on the sum of losses.
+    """An evaluation that hides each sample: noise on the number of right answers and on the sum of losses.
 
     One sample changes the first by one, the second by `limit`: both together by sqrt(2) in units of these.
     """
     totals = reply.actual.sum(axis=1)
     sums = np.column_stack([reply.hits.sum(axis=1), np.nan_to_num(reply.loss) * totals / limit]).astype(np.float64)
     sums += draw_secure_normals(sums.shape, noise * np.sqrt(2))
-    noised = _make_counts(reply, np.rint(np.clip(sums[:, 0], 0, totals)), totals)
+    noised = make_one_class(reply, np.rint(np.clip(sums[:, 0], 0, totals)), totals)
     loss = np.where(totals > 0, limit * np.clip(sums[:, 1] / np.maximum(totals, 1), 0.0, 1.0), np.nan)
     return replace(noised, loss=loss, auroc=np.full(len(reply), np.nan))
 
@@ -127,15 +127,6 @@ def _add_bounded_noise(shares: Doubles, multiplier: float) -> Doubles:
     """(n, k) numbers in [0, 1] with noise of `multiplier` times how far two rows can be apart; what is no number counts as 1."""
     cut = np.clip(np.nan_to_num(shares, nan=1.0, posinf=1.0, neginf=0.0), 0.0, 1.0)
     return np.asarray(np.clip(cut + draw_secure_normals(cut.shape, multiplier * np.sqrt(max(cut.shape[1], 1))), 0.0, 1.0))
-
-
-def _make_counts(reply: Evaluated, hits: Any, totals: Any) -> Evaluated:
-    """Right answers among so many samples, all as one class; none where a client has no samples."""
-    made: dict[str, Any] = {name: np.zeros_like(getattr(reply, name)) for name in ("hits", "predicted", "actual")}
-    held = reply.actual.sum(axis=1) > 0
-    for name, count in (("hits", hits), ("predicted", totals), ("actual", totals)):
-        made[name][:, 0] = np.where(held, count, 0)
-    return replace(reply, **made)
 
 
 def _add_noise(vectors: Floats, received: Floats, privacy: ClipNoise, layout: Layout) -> Floats:
@@ -174,12 +165,6 @@ def _further(ask: Train) -> list[str]:
     return [loop for loop in ask.local.rule.loops if loop != MODEL] if ask.local.rule is not None else []
 
 
-def _match_rows(ask: ModelAsk[Any], reply: Reply) -> Any:
-    """For each row of the reply, the row of the ask: a client may be silent."""
-    place = {int(client): row for row, client in enumerate(ask.clients)}
-    return np.array([place[int(client)] for client in reply.clients], dtype=np.int64)
-
-
 @dataclass(frozen=True)
 class PoissonSteps:
     """How one client trains: so many steps, each on a batch that every sample enters with probability `rate`."""
@@ -200,7 +185,7 @@ class PoissonSteps:
 
 
 class PrivateTrainer:
-    """Carries out Train for the clients of a world."""
+    """Executes Train for the clients of a world."""
 
     def __init__(self, world: World, privacy: DpSgd, device: str = "cpu") -> None:
         self.world, self.privacy = world, privacy
@@ -252,7 +237,8 @@ class PrivateTrainer:
             compute_sample_gradients(space, weights, own[draw_poisson_batch(plan.samples, plan.rate)])
             clipping.clip_and_accumulate()
             for j, w in enumerate(weights):
-                w.grad = (_get_summed_gradient(w) + self._noise(w)) / (plan.rate * plan.samples)
+                summed: Tensor = w.summed_grad  # type: ignore[attr-defined]  # the sum of clipped gradients, by Opacus
+                w.grad = (summed.view_as(w) + self._noise(w)) / (plan.rate * plan.samples)
                 w.grad += self._terms(ask, row, j, w)
             optimizer.step()
         clipping.zero_grad(set_to_none=True)
@@ -300,7 +286,7 @@ def wrap_per_sample(space: Workspace) -> Any:
         raise UserError("DP-SGD needs Opacus, which is not installed: pip install 'coterie[deploy]'.") from None
     space.module.train()
     if ModuleValidator.validate(space.module, strict=False):
-        raise UserError("The model has a layer that mixes samples (batch norm, say), and cannot be trained under dp-sgd: use group norm.")
+        raise UserError("A layer of the model mixes samples (such as batch norm), which dp-sgd cannot train: use group norm.")
     try:
         wrapped = GradSampleModule(space.module, batch_first=True, loss_reduction="sum", strict=False)
         with use_torch_seed(0):
@@ -318,7 +304,7 @@ def wrap_per_sample(space: Workspace) -> Any:
 def _has_correct_gradients(space: Workspace, samples: int = 4) -> bool:
     """Whether Opacus' gradients are those of each sample by itself, and training changes no buffer behind the noise's back.
 
-    Tried once, on noise in the shape of the data, with dropout off.
+    Tested once, on noise in the shape of the data, with dropout off.
     """
     module, x = space.module, space.x
     for part in module.modules():
@@ -354,9 +340,3 @@ def silence_hook_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         yield
-
-
-def _get_summed_gradient(weight: nn.Parameter) -> Tensor:
-    """The sum of clipped gradients, where Opacus leaves it."""
-    summed: Tensor = weight.summed_grad  # type: ignore[attr-defined]
-    return summed.view_as(weight)

@@ -4,6 +4,7 @@ Loads the site's clients, answers hellos, batches of asks and deliveries, and lo
 """
 
 import hashlib
+import inspect
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from coterie._util.errors import UserError, suggest_names
 from coterie._util.files import write_atomic
 from coterie._util.json_io import format_json, read_json, read_json_object
-from coterie.core.arrays import Ints
 from coterie.core.asks import Ask, Evaluated, Reply
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation, Parts
@@ -60,15 +61,7 @@ from coterie.engines.world import World
 def load_site_data(
     spec: str, clients: Sequence[str] | None = None, *, data_seed: int = 0, data_dir: Path | None = None, site: str | None = None
 ) -> Federation:
-    """The federation of a site. Nothing of it ever leaves but what asks ask for.
-
-    Args:
-        spec: The data of the site.
-        clients: The clients that it holds; default: all.
-        data_seed: Which draw of the split.
-        data_dir: Where data files are.
-        site: The site's name, which its client has where neither a column nor several files name clients.
-    """
+    """The federation of a site with these clients, by default all; `site` names its client where the data name none."""
     whole = load(spec, data_seed, data_dir, client=site)
     if whole.inputs is not None:
         raise UserError(f"The samples of {spec!r} have several inputs, which real federations do not carry yet: give one array.")
@@ -85,11 +78,6 @@ def load_site_data(
     return select_clients(whole, clients)
 
 
-def read_site_name(kit: Path) -> str | None:
-    """The site that a kit is for, where it says so."""
-    return str(read_json_object(kit / "kit.json", site=str)["site"]) if (kit / "kit.json").is_file() else None
-
-
 def select_clients(federation: Federation, clients: Sequence[str]) -> Federation:
     """The same federation with these clients alone, and only their samples."""
     place = {name: row for row, name in enumerate(federation.ids)}
@@ -98,10 +86,10 @@ def select_clients(federation: Federation, clients: Sequence[str]) -> Federation
     kept = np.unique(np.concatenate([part.joined(np.array(rows, dtype=np.int64)) for part in parts]))
 
     def cut(part: Parts) -> Parts:
-        return Parts.of([_find_places(kept, part[row]) for row in rows])
+        return Parts.from_lists([np.searchsorted(kept, part[row]).astype(np.int64) for row in rows])
 
     lines = get_file_rows(federation.provenance)
-    return federation.with_(
+    return federation.replace(
         x=np.asarray(federation.x[kept]),
         raw=None if federation.raw is None else np.asarray(federation.raw[kept]),
         y=federation.y[kept],
@@ -118,21 +106,13 @@ def select_clients(federation: Federation, clients: Sequence[str]) -> Federation
     )
 
 
-def _find_places(kept: Ints, own: Ints) -> Ints:
-    return np.searchsorted(kept, own).astype(np.int64)
-
-
 AnswerAll = Callable[[Sequence[StampedAsk]], list[Any]]  # a Reply or a Denial for each ask; clients by the site's own numbers
 
 
 def answer_batch(batch: AskBatch, world: World, answer: AnswerAll, report: Callable[[Denial], None] = lambda denied: None) -> bytes:
     """Answer a batch of asks. Clients get the numbers that they have here, and in the replies those of the batch.
 
-    Args:
-        batch: The asks.
-        world: The site's clients.
-        answer: Answers the asks.
-        report: Called with the denial of a batch that is refused as a whole, which `answer` never sees.
+    `report` is called with the denial of a batch that is refused as a whole, which `answer` never sees.
     """
     own = {name: i for i, name in enumerate(world.federation.ids)}
     fault = next(_find_batch_faults(batch, own), None)
@@ -166,13 +146,13 @@ def _find_batch_faults(batch: AskBatch, own: Mapping[str, int]) -> Iterator[str]
 
 
 def _renumber_reply(reply: Reply, back: dict[int, int]) -> Reply:
-    if isinstance(reply, Evaluated):  # which samples are right stays here, whoever asks
+    if isinstance(reply, Evaluated):  # which samples are right stays here in any case
         reply = replace(reply, answers=None)
     return replace(reply, clients=np.array([back[int(c)] for c in reply.clients], dtype=np.int64), refused={})
 
 
-def make_site_card(hello: Hello, world: World, *, tells_sizes: bool = True, tells_tests: bool = True) -> SiteCard:
-    """What the site tells of itself; where the hello names a schema, the world is in its form already."""
+def make_site_card(hello: Hello, world: World) -> SiteCard:
+    """The site's card before disclosure control; where the hello names a schema, the world is in its form already."""
     federation = world.federation
     owners = np.repeat(np.arange(len(federation)), federation.test.sizes)
     classes = len(federation.classes)
@@ -183,8 +163,8 @@ def make_site_card(hello: Hello, world: World, *, tells_sizes: bool = True, tell
         hello.number,
         get_version(),
         federation.ids,
-        sizes=federation.train.sizes.astype(np.int64) if tells_sizes else np.ones(len(federation), dtype=np.int64),
-        actual=actual.reshape(-1, classes).astype(np.int64) if tells_tests else np.zeros((len(federation), classes), dtype=np.int64),
+        sizes=federation.train.sizes.astype(np.int64),
+        actual=actual.reshape(-1, classes).astype(np.int64),
         input_shape=federation.input_shape,
         classes=federation.classes,
         validation=federation.validation is not None,
@@ -195,8 +175,8 @@ def make_site_card(hello: Hello, world: World, *, tells_sizes: bool = True, tell
 
 
 def describe_columns(federation: Federation) -> str:
-    """The schema that a site tells of its data: names of columns, words and classes. Empty where the samples have no named columns."""
-    own = Schema.of(federation)
+    """The schema of a site's data: names of columns, words and classes. Empty where the samples have no named columns."""
+    own = Schema.from_federation(federation)
     return own.shared().to_json() if own.columns else ""
 
 
@@ -206,7 +186,7 @@ LONGEST_LINE = 1000  # characters of an error in site.log
 
 @dataclass(frozen=True)
 class SiteSettings:
-    """What `coterie join` was told: the data of the site, which are only ever described here."""
+    """The settings of `coterie join`: the data of the site, which are only ever described here."""
 
     data: str
     clients: tuple[str, ...] | None = None
@@ -214,7 +194,7 @@ class SiteSettings:
     data_dir: str | None = None
     engine: str = "auto"
     threads: int | None = None
-    where: str | None = None  # the folder in which it was told: file names and modules are looked for there
+    where: str | None = None  # the folder in which `coterie join` was run: file names and modules are looked for there
 
     def write(self, kit: Path) -> None:
         """Keep it in the kit."""
@@ -227,20 +207,21 @@ class SiteSettings:
 
 
 class Site:
-    """A site's data, its policy, its approvals, and the worker of the run that goes on."""
+    """A site's data, its policy, its approvals, and the worker of the current run."""
 
     def __init__(self, kit: Path) -> None:
         self.kit, self.settings = kit, SiteSettings.read(kit)
         folder = Path(self.settings.data_dir) if self.settings.data_dir else None
+        named = read_json_object(kit / "kit.json", site=str)["site"] if (kit / "kit.json").is_file() else None
         self.federation = load_site_data(
-            self.settings.data, self.settings.clients, data_seed=self.settings.data_seed, data_dir=folder, site=read_site_name(kit)
+            self.settings.data, self.settings.clients, data_seed=self.settings.data_seed, data_dir=folder, site=named
         )
         files = get_kit_files(kit)
         self.policy, self.audit, self.approvals = read_policy(files.policy), Audit(files.audit), Approvals(kit)
         self.order: OrderTerms | None = None  # that the server has introduced itself with, approved
         self.worker: SiteWorker | None = None
         self.world: World | None = None
-        self._told: tuple[str, str] | None = None  # the hello that was last logged: a pending order is asked about every few seconds
+        self._logged: tuple[str, str] | None = None  # the hello that was last logged: a pending order is asked about every few seconds
         self.audit.chain_flare_log()
 
     def answer(self, data: bytes) -> bytes:
@@ -290,7 +271,7 @@ class Site:
         details = {"clients": card.ids, "sizes": card.sizes, "class_counts": self.policy.class_counts, "bytes_in": len(data)}
         details["schema"] = hashlib.sha256(card.schema.encode()).hexdigest() if card.schema else ""
         self._log("hello", run=terms.run, order=hello.order, state="approved", **details)
-        self._told = None
+        self._logged = None
         self.audit.chain_flare_log()
         return to_message(card)
 
@@ -305,7 +286,7 @@ class Site:
         return terms
 
     def _record(self, terms: OrderTerms) -> OrderRecord:
-        """What this site says to an order: what was decided before, or what the policy says to a new one."""
+        """The site's decision about an order: what was decided before, or what the policy decides about a new one."""
         known = self.approvals.find(terms.hash)
         if known is not None and known.state != "pending":
             return known
@@ -318,23 +299,23 @@ class Site:
         return self.approvals.note(OrderRecord(terms.as_text(), "approved", "policy", epsilon=epsilon, limit=limit))
 
     def _reply_unapproved(self, hello: Hello, terms: OrderTerms, record: OrderRecord | None, denied: Denial | None) -> bytes:
-        """What the server is told instead of a card."""
+        """The denial that the server gets instead of a card."""
         if record is None:
             response = denied or Denial("the order is not approved")
         elif record.state == "refused":
             response = Denial(f"the site has refused the order {hello.order[:SHORT_HASH]}{f': {record.reason}' if record.reason else ''}")
         else:
             response = Denial(f"the order {hello.order[:SHORT_HASH]} waits for the site's approval", "pending")
-        if self._told != (hello.order, response.reason):
+        if self._logged != (hello.order, response.reason):
             self._log(
                 "hello", run=terms.run, order=hello.order, state=response.cause if record is None else record.state, denied=response.reason
             )
-            self._told = (hello.order, response.reason)
+            self._logged = (hello.order, response.reason)
         return to_message(response)
 
     def _open(self, terms: OrderTerms, record: OrderRecord, federation: Federation) -> None:
         """Make ready to answer an approved order from the data in the columns that the sites agree on."""
-        self.world = World.of(federation, self.policy.local_model(terms.model))
+        self.world = World.from_spec(federation, self.policy.local_model(terms.model))
         engine = make_engine(self.world, self.settings.engine, "cpu", self.settings.threads)
         self.worker = open_worker(self.kit, self.world, engine, run=terms.run, own=self.federation)
         self.worker.audit = self.worker.ledger.audit = Audit(self.audit.path, terms.hash)
@@ -405,6 +386,9 @@ class _LogError(MessageError):
 def serve_connection(line: Connection, kit: Path) -> None:
     """Answer until the line is closed. What goes wrong is written into the kit's log, and the server hears that something did."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
+    for function in (torch.optim.Optimizer.add_param_group, torch.optim.Optimizer.zero_grad):
+        plain = inspect.unwrap(function)  # torch would import its compiler for them, 1.4 s, which trains nothing here
+        vars(plain).setdefault("__dynamo_disable", plain)
     site: Site | None = None
     _change_folder(kit)
     while True:

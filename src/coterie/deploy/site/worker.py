@@ -102,7 +102,7 @@ def compute_norms(ask: Ask[Any], reply: Reply) -> list[float]:
 
 
 def pack_reply(reply: Reply) -> bytes:
-    """A reply as bytes, where the transport does not say how it makes them."""
+    """A reply as bytes; default where the transport does not bring its own."""
     return states.pack(reply, lambda kind: kind.__name__)
 
 
@@ -124,7 +124,7 @@ TEST_SUFFIX = " (test samples)"  # after a client's id: the budget of its test s
 
 @dataclass(eq=False)  # it holds arrays
 class _AskCase:
-    """One ask on its way through the site."""
+    """One ask while the site answers it."""
 
     asked: StampedAsk
     bytes_in: int
@@ -157,7 +157,7 @@ class SiteWorker:
         self.run, self.pack, self.device, self.own = run, pack, device, own or world.federation
         self._seen: set[tuple[str, str, bytes]] = set()  # of what clients were evaluated on by this process: client, part, model
         if privacy_state.audit is None:
-            self.ledger = Ledger(privacy_state.path, audit)  # whoever answers checks the seal
+            self.ledger = Ledger(privacy_state.path, audit)  # a worker checks the seal
         denied = policy.deny_model_name(world.model.text)
         if denied is not None:
             raise UserError(denied.reason)
@@ -172,7 +172,7 @@ class SiteWorker:
         weights = [count_bytes(s.ask) for s in stampeds] if bytes_in is None else bytes_in
         cases = [_AskCase(s, weight, s) for s, weight in zip(stampeds, weights, strict=True)]
         self._admit_all(cases)
-        self._carry_out([case for case in cases if case.outcome is None])
+        self._execute([case for case in cases if case.outcome is None])
         return [self._sent(case) for case in cases]
 
     @cached_property
@@ -195,7 +195,7 @@ class SiteWorker:
 
     @cached_property
     def discloser(self) -> Discloser:
-        """Rounds and withholds what replies tell beside models."""
+        """Rounds and withholds what replies disclose beside models."""
         with self.ledger.spending(self.run) as book:  # which keeps the secret of the rounding from the first answer on
             return Discloser(self.policy, book.secret, len(self.world.federation.classes))
 
@@ -234,12 +234,12 @@ class SiteWorker:
     def _find_large_enough(self, stamped: StampedAsk) -> Any:
         """Which of the clients asked have the samples: to train on at all, and among those that the ask is about."""
         clients, least, part = _get_clients(stamped), self.policy.minimum_samples, _get_part(stamped)
-        asked_about = Work.bind(stamped, self.world.at(stamped.round_)).parts(part).sizes[clients]
+        asked_about = Work.bind(stamped, self.world.at_round(stamped.round_)).parts(part).sizes[clients]
         holds = self.world.federation.train.sizes[clients] >= least
-        return holds & ((asked_about >= least) | (asked_about == 0))  # of no samples an answer tells nothing; the engine knows what to do
+        return holds & ((asked_about >= least) | (asked_about == 0))  # an answer from no samples discloses nothing
 
     def _count_models(self, case: _AskCase, book: Book) -> Denial | None:
-        """Count the models on which clients are evaluated. One that was asked about before in this process, in the same way, tells nothing
+        """Count the models on which clients are evaluated. One that was asked about before in this process, in the same way, shows nothing
         new. Clients that would pass a limit drop out; where all would, the ask is denied."""
         if not case.digests:
             return None
@@ -283,11 +283,11 @@ class SiteWorker:
         return Denial(f"The privacy budget does not suffice: epsilon would be {least:.3g}, and the site's limit is {limit:g}.", "budget")
 
     def _keep(self, case: _AskCase, keep: Sequence[bool]) -> None:
-        """Go on with these clients alone: whatever was decided about each is cut alike."""
+        """Continue with these clients alone: whatever was decided about each is cut alike."""
         case.stamped = self._to(case.stamped, np.array(keep, dtype=np.bool_))
         case.plans, case.digests = tuple(compress(case.plans, keep)), tuple(compress(case.digests, keep))
 
-    def _carry_out(self, cases: Sequence[_AskCase]) -> None:
+    def _execute(self, cases: Sequence[_AskCase]) -> None:
         """The asks that may be answered: all at once, and one by one where that fails, so that one that fails costs no other its answer."""
         private = [case for case in cases if isinstance(self.policy.privacy, DpSgd) and isinstance(case.stamped.ask, Train)]
         for case in private:
@@ -349,7 +349,7 @@ class SiteWorker:
         place = {int(client): row for row, client in enumerate(_get_clients(case.stamped))}
         rows = [place[int(client)] for client in reply.clients]
         ids = self.world.federation.ids
-        samples = Work.bind(case.stamped, self.world.at(case.stamped.round_)).parts(_get_part(case.stamped)).sizes[reply.clients]
+        samples = Work.bind(case.stamped, self.world.at_round(case.stamped.round_)).parts(_get_part(case.stamped)).sizes[reply.clients]
         models = [case.digests[row] for row in rows] if case.digests else [()] * len(rows)
         return RoundingContext(
             _describe_question(case.stamped), [self.data[ids[client]] for client in reply.clients.tolist()], samples, models
@@ -370,17 +370,15 @@ class SiteWorker:
         """Take a step; what it raises becomes this ask's failure."""
         try:
             return step(case)
-        except UserError as error:  # written for people, about settings
-            case.error = error.fact if isinstance(error, DeviceError) else str(error)
-            case.outcome = Denial(
-                f"The site could not answer: {case.error}" if self.policy.tells_errors else _describe_withheld(error), "failure"
-            )
         except Exception as error:
-            case.error = f"{type(error).__name__}: {str(error)[:SHOWN_LENGTH]}"
-            case.outcome = Denial(
-                f"The site could not answer: {case.error}" if self.policy.tells_errors else _describe_withheld(error), "failure"
-            )
-        return None
+            if isinstance(error, UserError):  # written for people, about settings
+                case.error = error.fact if isinstance(error, DeviceError) else str(error)
+            else:
+                case.error = f"{type(error).__name__}: {str(error)[:SHOWN_LENGTH]}"
+            withheld = f"The site could not answer ({type(error).__name__}): its log has the text, which the policy keeps."
+            sentence = f"The site could not answer: {case.error}" if self.policy.discloses_errors else withheld
+            case.outcome = Denial(sentence, "failure")
+            return None
 
     def _to(self, stamped: StampedAsk, keep: Any) -> StampedAsk:
         ask: Any = stamped.ask
@@ -419,7 +417,3 @@ def _hash_samples(federation: Federation, samples: Ints) -> str:
 def _get_part(stamped: StampedAsk) -> DataPart:
     """The part of the data that an answer comes from; the server's own test set is refused before."""
     return cast(DataPart, getattr(stamped.ask, "part", "train"))
-
-
-def _describe_withheld(error: Exception) -> str:
-    return f"The site could not answer ({type(error).__name__}): its log has the text, which the policy keeps."

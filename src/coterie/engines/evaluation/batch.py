@@ -31,7 +31,7 @@ class EvalSet:
     sizes: Ints  # (rows,)
 
     @classmethod
-    def of(cls, federation: Federation, parts: Parts | None, clients: Ids) -> "EvalSet":
+    def from_parts(cls, federation: Federation, parts: Parts | None, clients: Ids) -> "EvalSet":
         """The samples that `parts` give these clients; None is the central test set."""
         n, classes = len(clients), len(federation.classes)
         if parts is None:
@@ -60,7 +60,7 @@ class EvalSets:
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key][1]
-        found = EvalSet.of(self.federation, parts, clients)
+        found = EvalSet.from_parts(self.federation, parts, clients)
         if len(found.y) <= LARGEST:
             self._kept[key] = parts, found
             while len(self._kept) > KEPT:
@@ -81,8 +81,8 @@ class BatchEvaluator(NamedTuple):
 
 
 def evaluate_together(works: Sequence[Work], juries: Mapping[World, BatchEvaluator], spread: MapFunction) -> dict[int, Evaluated]:
-    """By number, the answers to those of the works whose world has a jury and whose samples another asks about as well; one work by
-    itself needs no other."""
+    """By number, the answers to those of the works whose world has a batch evaluator and whose samples another work is about as well; a
+    single work needs no other."""
     groups: dict[tuple[int, str, bytes, float | None], list[tuple[int, Floats]]] = {}
     for number, work in enumerate(works):
         ask = work.ask

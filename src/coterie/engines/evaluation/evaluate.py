@@ -100,7 +100,6 @@ def combine_scores(
 
 
 def _iterate_parts(members: Ints, sizes: Ints | None) -> Iterator[tuple[int, slice]]:
-    """Each of these rows that has samples, and where they lie among those of all."""
     if sizes is None:
         yield from ((int(i), slice(None)) for i in members)
         return
@@ -111,7 +110,6 @@ def _iterate_parts(members: Ints, sizes: Ints | None) -> Iterator[tuple[int, sli
 
 
 def _compute_losses(scores: Doubles, y: Array, task: Task) -> Doubles:
-    """(m,) the loss of combined scores, as the task has it."""
     if task.name == "regression":
         return np.asarray((scores[:, 0] - y) ** 2)
     if task.name == "next-token":

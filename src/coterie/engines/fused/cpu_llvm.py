@@ -160,7 +160,7 @@ def is_raised(typing: Any, flag: Any) -> Any:
 WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f", False))
 DOT_SAMPLES, DOT_ROWS = (5, 5) if WIDE else (2, 3)
 SUM_ROWS, SUM_VECTORS = (5, 4) if WIDE else (3, 2)
-# What `compute_sums` does with a finished sum. Typed, since numba compiles a function anew for each literal that it is called with.
+# What `compute_sums` does with a finished sum. Typed, since numba compiles a function again for each literal that it is called with.
 STORE, ADD, DESCEND, DESCEND_TO = (cast(int, np.int64(how)) for how in range(4))
 _array, _i64, _f32 = types.Array(types.float32, 1, "C"), types.int64, types.float32
 
@@ -207,7 +207,7 @@ def compute_sums(
     typing: Any, rows: Any, vectors: Any, terms: Any, x: Any, x_at: Any, stride: Any, factors: Any, factor_at: Any, term_stride: Any,
     row_stride: Any, out: Any, out_at: Any, then: Any, lr: Any, decay: Any, mu: Any, anchor: Any,
 ) -> Any:  # fmt: skip
-    """A strip of rows: g[r, j] = sum_t factors[t, r] * x[t, j] for r < rows, and then what `then` says.
+    """A strip of rows: g[r, j] = sum_t factors[t, r] * x[t, j] for r < rows, and then what `then` selects.
 
     STORE: out = g; ADD: out += g; DESCEND: out -= lr * g; DESCEND_TO: out -= lr * (g + decay * out + mu * (out - anchor)).
     """

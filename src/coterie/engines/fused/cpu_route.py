@@ -14,7 +14,7 @@ from importlib.util import find_spec
 import numpy as np
 
 from coterie._util.threads import count_cores
-from coterie.core.arrays import Doubles, Floats, Ints
+from coterie.core.arrays import Floats, Ints
 from coterie.engines.jobs import TrainingJob
 
 SHORT = 0.2  # seconds of work during which the caller need not stay free to hear Ctrl-C, and lends a hand
@@ -35,7 +35,8 @@ def train(job: TrainingJob, threads: int | None = None) -> tuple[Floats, Ints]:
     job.check()
     work, steps = get_kernel(), job.steps()
     vectors = np.ascontiguousarray(job.models, dtype=np.float32)[job.start]  # a training of no steps returns its start
-    costs = estimate_seconds(job, steps)
+    products = np.minimum(job.batch_size, job.samples()) * (job.parameters * SECONDS_PER_PRODUCT)
+    costs = steps * (products + SECONDS_PER_STEP)  # about how many seconds each training takes on one core
     queue = np.argsort(-costs, kind="stable")[: np.count_nonzero(steps)]
     if len(queue):
         threads, total, chunk, longest = threads or count_cores(), float(costs.sum()), get_chunk_size(job), int(job.samples().max())
@@ -49,12 +50,6 @@ def train(job: TrainingJob, threads: int | None = None) -> tuple[Floats, Ints]:
             stop=stop,
         )
     return vectors, steps
-
-
-def estimate_seconds(job: TrainingJob, steps: Ints) -> Doubles:
-    """About how long each training takes on one core; zero without steps."""
-    batch = np.minimum(job.batch_size, job.samples())
-    return np.asarray(steps * (batch * (job.parameters * SECONDS_PER_PRODUCT) + SECONDS_PER_STEP), dtype=np.float64)
 
 
 def warm_up() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from coterie._util.compiled import compile_function
+from coterie._util.threads import compile_function
 from coterie.core.arrays import Array, Doubles, Floats, Ints, Words
 from coterie.core.rng import GOLDEN, MIX_1, MIX_2
 from coterie.engines.fused.cpu_llvm import (
@@ -78,7 +78,7 @@ def combine(
     rows: int, length: int, terms: int, x: Floats, x_at: int, factors: Floats, factor_at: int, term_stride: int, row_stride: int,
     out: Floats, out_at: int, then: int, lr: np.float32, decay: np.float32, mu: np.float32, anchor: Floats,
 ) -> None:  # fmt: skip
-    """g[r] = sum_t factors[t, r] * x[t] for all rows, and what `then` says of it (see `compute_sums`)."""
+    """g[r] = sum_t factors[t, r] * x[t] for all rows, and what `then` makes of it (see `compute_sums`)."""
     row, stride = 0, pad_length(length)
     while row < rows:
         strip = SUM_ROWS if rows - row >= SUM_ROWS else 1
@@ -139,7 +139,7 @@ def collect_gradient(
     plan: Ints, layer: int, count: int, batch: Floats, acts: Floats, deltas: Floats, ones: Floats, out: Floats, then: int,
     lr: np.float32, decay: np.float32, mu: np.float32, anchor: Floats,
 ) -> None:  # fmt: skip
-    """The gradient of a layer's weight and bias over a chunk, and what `then` says of it (see `compute_sums`)."""
+    """The gradient of a layer's weight and bias over a chunk, and what `then` makes of it (see `compute_sums`)."""
     inputs, outputs, source = plan[layer, IN], plan[layer, OUT], plan[layer, ACTS]
     x, x_at = (batch, 0) if layer == 0 else (acts, plan[layer - 1, ACTS])
     combine(
@@ -336,21 +336,13 @@ _kept = local()
 
 def make_kernel_job(job: TrainingJob, steps: Ints, chunk: int) -> KernelJob:
     """The job for the kernel."""
+    whole, doubles = ("y", "offsets", "indices", "start", "batch_size"), ("lr", "momentum", "weight_decay", "mu")
+    kinds: dict[Any, tuple[str, ...]] = {np.float32: ("x", "models"), np.int64: whole, np.uint64: ("keys",), np.float64: doubles}
+    arrays: dict[str, Any] = {name: _as_read_only(getattr(job, name), kind) for kind, names in kinds.items() for name in names}
     return KernelJob(
         plan=_as_read_only(_make_plan(job.sizes, chunk), np.int64),
-        x=_as_read_only(job.x, np.float32),
-        y=_as_read_only(job.y, np.int64),
-        offsets=_as_read_only(job.offsets, np.int64),
-        indices=_as_read_only(job.indices, np.int64),
-        models=_as_read_only(job.models, np.float32),
-        start=_as_read_only(job.start, np.int64),
-        keys=_as_read_only(job.keys, np.uint64),
         steps=_as_read_only(steps, np.int64),
-        batch_size=_as_read_only(job.batch_size, np.int64),
-        lr=_as_read_only(job.lr, np.float64),
-        momentum=_as_read_only(job.momentum, np.float64),
-        weight_decay=_as_read_only(job.weight_decay, np.float64),
-        mu=_as_read_only(job.mu, np.float64),
+        **arrays,
         anchors=_as_rows(job.anchors, job.parameters),
         linear=_as_rows(job.linear, job.parameters),
     )

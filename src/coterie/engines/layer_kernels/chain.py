@@ -95,7 +95,7 @@ def _read_layers(reader: "_Reader", parts: list[tuple[str, nn.Module]], *, betwe
             found.append(reader.layer(name, part))
         elif isinstance(part, nn.Flatten) and part.start_dim == 1 and part.end_dim == -1:
             reader.flat = True
-        elif found and not reader.flat_after(found[-1]):
+        elif found and not (isinstance(found[-1], ConvLayer) and reader.flat):  # flattened since: a ReLU would come too late to be its own
             found[-1] = reader.followed(found[-1], part)
         elif type(part) is not nn.Identity:
             raise _UnknownError
@@ -108,10 +108,6 @@ class _Reader:
     def __init__(self, shape: tuple[int, ...], *, flat: bool = False) -> None:
         self.shape, self.flat = shape, flat
         self.image: tuple[int, int, int] | None = None  # what a convolution left
-
-    def flat_after(self, layer: KnownLayer) -> bool:
-        """Whether the sample has been flattened since a convolution: a ReLU would come too late to be its own."""
-        return isinstance(layer, ConvLayer) and self.flat
 
     def layer(self, name: str, part: nn.Linear | nn.Conv2d) -> KnownLayer:
         bias = f"{name}.bias" if part.bias is not None else None
@@ -192,7 +188,8 @@ class ChainStepper:
         first = chain.layers[0]
         # channels last; one channel needs no copy
         self.x = x if chain.image is None else x.reshape(len(x), *chain.image).permute(0, 2, 3, 1).contiguous()
-        self._pad = (0, 0, *_get_pad_sides(first)) if isinstance(first, ConvLayer) else ()
+        rows, across = first.padding if isinstance(first, ConvLayer) else (0, 0)
+        self._pad = (0, 0, across, across, rows, rows)
 
     def to_layer_order(self, name: str, rows: Tensor) -> Tensor:
         """(k, size) of a weight as its layer has it."""
@@ -211,7 +208,8 @@ class ChainStepper:
         more = direct and (rule.decays or stack.anchors or stack.linear)
         terms = {name: stack.terms(j, rule) for j, name in enumerate(self._names)} if more else {}
         descent = Descent(gradients, stack.settings[0] if direct else None, terms)
-        kept, signal = [], self._load_samples(samples)
+        kept, signal = [], self.x[samples]  # (k, B, ...)
+        signal = functional.pad(signal, self._pad) if any(self._pad) else signal
         for layer in self.chain.layers:
             signal, needed = layer.forward(own, signal, self.precision)
             kept.append(needed)
@@ -222,12 +220,7 @@ class ChainStepper:
         if not direct:
             update(stack, [gradients[name] for name in self._names], clock, rule)
 
-    def _load_samples(self, samples: Tensor) -> Tensor:
-        x = self.x[samples]  # (k, B, ...)
-        return functional.pad(x, self._pad) if any(self._pad) else x
-
     def _slopes(self, outputs: Tensor, samples: Tensor, counts: Tensor) -> Tensor:
-        """(k, B, C) of the batches' mean losses by the outputs."""
         outputs = outputs.reshape(*samples.shape, -1)
         kernels = load_kernels(outputs, "dense") if self.loss is cross_entropy and outputs.shape[-1] > 1 else None
         if kernels is not None and not self.chain.layers[-1].relu:
@@ -239,8 +232,3 @@ class ChainStepper:
             real = torch.arange(samples.shape[1], device=samples.device) < counts[:, None]
             [slope] = torch.autograd.grad((losses * (real / counts[:, None])).sum(), given)
         return slope.masked_fill_(outputs <= 0, 0) if self.chain.layers[-1].relu else slope
-
-
-def _get_pad_sides(layer: ConvLayer) -> tuple[int, int, int, int]:
-    (rows, across) = layer.padding
-    return across, across, rows, rows

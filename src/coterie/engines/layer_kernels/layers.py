@@ -72,7 +72,7 @@ class StackedLayer(ABC):
 
     @abstractmethod
     def backward(self, own: StackedWeights, kept: Any, slope: Tensor, descent: Descent, precision: Precision) -> Tensor | None:
-        """Take the step, and give the slope by the inputs at the weights before it; None from the first layer, which nobody asks."""
+        """Take the step, and give the slope by the inputs at the weights before it; None from the first layer, where it is not needed."""
 
 
 def get_weight_names(layer: StackedLayer) -> list[str]:
@@ -114,7 +114,8 @@ class DenseLayer(StackedLayer):
     def forward(self, own: StackedWeights, x: Tensor, precision: Precision) -> tuple[Tensor, Any]:
         x = x.reshape(*x.shape[:2], self.inputs)
         if (kernels := self._kernels(x)) is not None:
-            y = kernels.dense_forward(x, own[self.weight], self._bias(own), self.outputs, relu=self.relu, precision=precision)
+            bias = None if self.bias is None else own[self.bias]
+            y = kernels.dense_forward(x, own[self.weight], bias, self.outputs, relu=self.relu, precision=precision)
             return y, x
         weight = own[self.weight].view(-1, self.outputs, self.inputs)
         y = x @ weight.transpose(1, 2)
@@ -142,9 +143,6 @@ class DenseLayer(StackedLayer):
         if self.bias is not None:
             descent.down(self.bias, slope.sum(1))
         return below
-
-    def _bias(self, own: StackedWeights) -> Tensor | None:
-        return None if self.bias is None else own[self.bias]
 
     def _kernels(self, x: Tensor) -> Any:
         return load_kernels(x, "dense") if x.shape[1] <= WIDEST_BATCH else None

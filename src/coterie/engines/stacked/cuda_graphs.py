@@ -55,19 +55,15 @@ class GraphCache:
 
     def __init__(self, worth: int, stream: Any = None) -> None:
         self._worth, self._stream = worth, stream
-        self._graphs: dict[int, torch.cuda.CUDAGraph | None] = {}  # None: this module cannot be captured
+        self.graphs: dict[int, torch.cuda.CUDAGraph | None] = {}  # None: this module cannot be captured
         self._taken: Counter[int] = Counter()  # steps of each shape, those before its capture at least
         self._pool: Any = None  # torch's handle of the memory that all shapes share: only one of them runs at a time
 
-    @property
-    def has_graph(self) -> bool:
-        return any(graph is not None for graph in self._graphs.values())
-
     def run(self, step: Callable[[int], None], shape: int, left: int) -> None:
         """Take a step of a shape; `left` more are to come. Steps taken count as well: rounds of few steps come again and again."""
-        if shape not in self._graphs and self._taken[shape] >= WARM_UP_STEPS and self._taken[shape] + left >= self._worth:
-            self._graphs[shape] = self._capture(step, shape)
-        graph = self._graphs.get(shape)
+        if shape not in self.graphs and self._taken[shape] >= WARM_UP_STEPS and self._taken[shape] + left >= self._worth:
+            self.graphs[shape] = self._capture(step, shape)
+        graph = self.graphs.get(shape)
         if graph is not None:
             graph.replay()
         else:
@@ -102,7 +98,7 @@ class CapturedSteps:
     @property
     def captured(self) -> bool:
         """Whether some of its steps are."""
-        return self._graphs.has_graph
+        return any(graph is not None for graph in self._graphs.graphs.values())
 
     def load(self, stack: Stack, shared: Shared) -> None:
         """Begin again with other numbers."""

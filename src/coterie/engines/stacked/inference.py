@@ -34,7 +34,7 @@ class ProbeStack:
     counts: Tensor  # (k,)
 
     @classmethod
-    def of(cls, route: StackedTrainer, models: Tensor, samples: Sequence[Ints]) -> "ProbeStack":
+    def from_models(cls, route: StackedTrainer, models: Tensor, samples: Sequence[Ints]) -> "ProbeStack":
         """Of models (k, d) and the samples of each, at least one."""
         counts = np.array([len(own) for own in samples])
         table = np.stack([np.resize(own, counts.max()) for own in samples])
@@ -86,18 +86,18 @@ class StackedEachEvaluator:
     def _evaluate(self, models: Floats, rows: Ints, sizes: Ints, read: Callable[[Tensor], Tensor]) -> tuple[Array, Doubles]:
         """What is read off the outputs, and the losses, in the order of the samples."""
         own, places = np.split(rows, np.cumsum(sizes)[:-1]), np.split(np.arange(len(rows)), np.cumsum(sizes)[:-1])
-        said, losses, at = list[Tensor](), list[Tensor](), list[Ints]()
+        answers, losses, at = list[Tensor](), list[Tensor](), list[Ints]()
         for some in split_probes(self.route, sizes, models.shape[1]):
             for values, into in zip(
-                self._evaluate_stack(self._there(models, some), [own[i] for i in some], read), (said, losses), strict=True
+                self._evaluate_stack(self._there(models, some), [own[i] for i in some], read), (answers, losses), strict=True
             ):
                 into.append(values)
             at += [places[i] for i in some]
         order = np.argsort(np.concatenate(at))  # nothing was waited for until here
-        return fetch_small(torch.cat(said))[order], fetch_small(torch.cat(losses)).astype(np.float64)[order]
+        return fetch_small(torch.cat(answers))[order], fetch_small(torch.cat(losses)).astype(np.float64)[order]
 
     def _evaluate_stack(self, models: Tensor, samples: Sequence[Ints], read: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        stack, stepper = ProbeStack.of(self.route, models, samples), self.route.stepper
+        stack, stepper = ProbeStack.from_models(self.route, models, samples), self.route.stepper
         outputs = stepper.outputs(stack.tensors, self.route.shared, stack.samples)
         real = torch.arange(stack.samples.shape[1], device=stack.samples.device) < stack.counts[:, None]
         return read(outputs[real]), stepper.loss(outputs[real], stepper.y[stack.samples[real]])
@@ -124,8 +124,7 @@ def compute_stacked_gradients(route: StackedTrainer, models: Tensor, start: Ints
 
 
 def _compute_chunk(route: StackedTrainer, models: Tensor, samples: Parts, rows: Ints) -> tuple[tuple[Tensor | None, ...], Tensor]:
-    """Gradients, a stacked one for each weight, and losses."""
-    stack = ProbeStack.of(route, models, [samples[i] for i in rows])
+    stack = ProbeStack.from_models(route, models, [samples[i] for i in rows])
     weights = [stack.tensors[s.name].requires_grad_() for s in route.layout.weights]
     gradients, means = route.stepper.compute_gradients(weights, stack.tensors, route.shared, stack.samples, stack.counts)
     return tuple(gradients), means

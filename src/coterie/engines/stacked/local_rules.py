@@ -40,7 +40,7 @@ def train_by_rule(
 ) -> tuple[Floats, Ints, Floats]:
     """The trained models (n, d), the steps (n,) that each took, and what further loops trained (n, l, d).
 
-    `chunks` says which trainings of a job, all with steps and those with most first, are stacked together.
+    `chunks` gives which trainings of a job, all with steps and those with most first, are stacked together.
     """
     job, loops = whole.job, list(whole.rule.loops)
     vectors = np.repeat(job.models[job.start][:, None], len(loops), axis=1).astype(np.float32)  # (n, loops, d)
@@ -65,7 +65,6 @@ def _make_loop_job(job: TrainingJob, rule: LocalRule, loop: str) -> TrainingJob:
 
 
 def _train_chunk(stepper: StackedStepper, layout: Layout, whole: RuleJob, loop: str, rows: Ints, start: Floats) -> Floats:
-    """(m, d) what these trainings, sorted by steps, leave behind."""
     job, device = whole.job, stepper.x.device
     steps, table = job.steps()[rows], schedule.make_step_table(job, rows, len(rows))
     samples, counts = torch.as_tensor(table.samples, device=device), torch.as_tensor(table.counts, device=device)
@@ -120,12 +119,8 @@ def _make_terms(stepper: StackedStepper, layout: Layout, job: TrainingJob, rows:
     if job.mu.any():
         anchors = stepper.split_by_name(job.models[job.start[rows]] if job.anchors is None else job.anchors[rows])
         mu = torch.as_tensor(job.mu[rows], device=stepper.x.device)
-        found.append(lambda j, w: _expand_rows(mu, w) * (w - anchors[layout.weights[j].name]))
+        found.append(lambda j, w: mu.to(w.dtype).view(-1, *[1] * (w.ndim - 1)) * (w - anchors[layout.weights[j].name]))
     if job.linear is not None:
         slopes = stepper.split_by_name(job.linear[rows])
         found.append(lambda j, w: slopes[layout.weights[j].name])
     return found
-
-
-def _expand_rows(numbers: Tensor, like: Tensor) -> Tensor:
-    return numbers.to(like.dtype).view(-1, *[1] * (like.ndim - 1))

@@ -172,7 +172,6 @@ class StackedTrainer:
         return {**self.shared, table.name: self.stepper.cast_slice(table.name, concat_tables(rows, firsts, table))}, which
 
     def _train_chunk(self, job: TrainingJob, trainings: Ints, shared: Shared, rule: StepRule, reads: Ints | None) -> list[Tensor]:
-        """What the trainings of a chunk leave behind, as ``Stack.models()`` has it."""
         capacity = round_capacity(len(trainings)) if self.captures else len(trainings)
         stack = self._stack(job, np.append(trainings, np.repeat(trainings[:1], capacity - len(trainings))), shared, rule, reads)
         segments = schedule.compute_segments(job.steps()[trainings])
@@ -207,8 +206,6 @@ class StackedTrainer:
         }
 
     def _stack(self, job: TrainingJob, rows: Ints, shared: Shared, rule: StepRule, reads: Ints | None) -> Stack:
-        """The trainings' starts and settings on the device."""
-
         def pieces(table: Tensor, which: Ints, slices: list[Slice]) -> list[Tensor]:
             spread = self._numbers(which)
             return [self._to_layer_order(s.name, self.stepper.cast_slice(s.name, table[:, s.begin : s.end][spread])) for s in slices]

@@ -43,7 +43,7 @@ def compute_batch_widths(job: TrainingJob) -> Ints:
 
 
 def split_chunks(job: TrainingJob, limit: dict[int, int]) -> list[Ints]:
-    """Trainings to stack together, the longest first; `limit` says how many fit for each bucket of batch sizes (see `compute_buckets`).
+    """Trainings to stack together, the longest first; `limit` gives how many fit for each bucket of batch sizes (see `compute_buckets`).
 
     A bucket's trainings are cut into equal parts, not into full ones and a remainder: equal stacks can share captured steps.
     """

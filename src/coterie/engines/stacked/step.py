@@ -162,11 +162,6 @@ def concat_tables(rows: Tensor, firsts: Ints, table: Slice) -> Tensor:
     return there.reshape(len(firsts) * table.shape[0], *table.shape[1:])
 
 
-def offset_tokens(tokens: Tensor, which: Tensor, table: Slice) -> Tensor:
-    """Tokens (k, ...) of rows that read in table `which` (k, 1), as numbers in all tables end to end."""
-    return tokens.long() + which.view(-1, *[1] * (tokens.ndim - 1)) * table.shape[0]
-
-
 class StackedStepper:
     """The module, its loss and the resident data; the state of the trainings is the caller's."""
 
@@ -241,14 +236,16 @@ class StackedStepper:
             return torch.autograd.grad(weighted.sum(), weights, allow_unused=True), weighted.detach().sum(dim=1)
 
     def outputs(self, tensors: dict[str, Tensor], shared: Shared, samples: Tensor, reads: Tensor | None = None) -> Tensor:
-        """(k, B, C) what every row says of its own samples (k, B); the module in the mode that it is in."""
+        """(k, B, C) what every row predicts for its own samples (k, B); the module in the mode that it is in."""
 
         def passed(own: dict[str, Tensor], x: Tensor) -> Tensor:
             with autocast_pass(self.precision, self.x.device):
                 result: Tensor = functional_call(self.module, {**own, **shared}, (x,))
             return result.to(self.dtype)
 
-        x = self.x[samples] if reads is None or self.lookup is None else offset_tokens(self.x[samples], reads, self.lookup)
+        x = self.x[samples]
+        if reads is not None and self.lookup is not None:  # tokens as numbers in all tables end to end
+            x = x.long() + reads.view(-1, *[1] * (x.ndim - 1)) * self.lookup.shape[0]
         with self.rewrite_convolutions(), self.rewrite_for_vmap():
             if self._adapters:  # one large batch through the body that all have in common
                 flat = passed(tensors, x.flatten(0, 1))

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from coterie.engines.device import has_triton
 
 Memory = tuple[Tensor, ...]  # what a cell carries from word to word, its output first: (h,), of an LSTM (h, c)
-Cell = Callable[[Tensor, Tensor, Memory], Memory]  # of what the input and what the memory say to the gates
+Cell = Callable[[Tensor, Tensor, Memory], Memory]  # of what the input and what the memory add to the gates
 
 
 def _lstm(x: Tensor, h: Tensor, memory: Memory) -> Memory:
@@ -136,7 +136,7 @@ class VmapRewrites(TorchFunctionMode):
 
 
 def _get_data_ptr(tensor: Tensor) -> int:
-    """Where a tensor lies. On a GPU recurrent layers ask it of their weights, to lay them out anew unless two lie at one place: mapped
+    """Where a tensor lies. On a GPU recurrent layers ask it of their weights, to lay them out again unless two lie at one place: mapped
     weights lie nowhere, which torch takes for an error, and must stay as they are."""
     try:
         return tensor.data_ptr()
@@ -182,7 +182,7 @@ class ConvWindows(NamedTuple):
     beside: int
 
     @classmethod
-    def of(cls, x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> "ConvWindows":
+    def from_call(cls, x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> "ConvWindows":
         """For images (..., C, H, W) and weights (..., h, w)."""
         channels, height, width = x.shape[-3:]
         high, wide = weight.shape[-2:]
@@ -266,7 +266,7 @@ class _StackedConv(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> tuple[Tensor, Tensor]:
-        shape = ConvWindows.of(x, weight, stride, padding)
+        shape = ConvWindows.from_call(x, weight, stride, padding)
         aside = unfold_windows(x.flatten(0, 1), shape).view(*x.shape[:2], -1, shape.rows * shape.across)  # (k, n, C h w, H' W')
         product = weight.flatten(2)[:, None] @ aside  # (k, n, O, H' W')
         return product.view(*product.shape[:3], shape.rows, shape.across), aside
@@ -274,7 +274,7 @@ class _StackedConv(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         x, weight, stride, padding = inputs
-        ctx.shape, ctx.images = ConvWindows.of(x, weight, stride, padding), x.shape
+        ctx.shape, ctx.images = ConvWindows.from_call(x, weight, stride, padding), x.shape
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(weight, output[1])
 

@@ -9,20 +9,19 @@ import numpy as np
 
 from coterie.analysis.comparison import Comparison, compare_evidence
 from coterie.analysis.costs import compute_time_curves
-from coterie.analysis.verdict import describe_score
+from coterie.analysis.roles import CONTROL_NAMES
 from coterie.evidence.reader import Evidence
 from coterie.report.charts.elements import (
     INTERVAL_FIELDS,
     draw_lines,
     draw_panels,
-    inline_rows,
     make_measure_axis,
     make_rounds_axis,
     make_tooltip,
 )
 from coterie.report.federation_view import MAX_ROUNDS, FederationView, pick_evenly, to_percent
 from coterie.report.figure import PANEL, Figure
-from coterie.report.style import BROWN, CONTROLS, GREY, OKABE_ITO, OLIVE, SOLID, LineStyle, make_scales
+from coterie.report.style import BROWN, CONTROL_DASHES, GREY, OKABE_ITO, OLIVE, SOLID, LineStyle
 from coterie.run.result import Result
 from coterie.statistics import Ranking
 
@@ -120,13 +119,12 @@ def draw_ranks(ranking: Ranking) -> Figure:
     return Figure("ranks", "Methods ranked over the federations", note, chart)
 
 
-RESULTS = ["better (p < 0.05)", "not significant"]
 SWITCH_HINT = "Click a name to switch it off or on."
 
 
 def draw_accuracy(view: FederationView) -> list[Figure]:
     """All figures about what is compared."""
-    return [draw_curves(view), *draw_controls(view), draw_scores(view), *draw_significance(view)]
+    return [draw_curves(view), *draw_controls(view)]
 
 
 def draw_curves(view: FederationView) -> Figure:
@@ -154,11 +152,11 @@ def draw_controls(view: FederationView) -> list[Figure]:
             rows += [{**row, "panel": view.name(label), "method": kind} for row in _curve_rows(view, shown)]
     if not rows:
         return []
-    known = (view.baseline.name, "similar groups", *(kind for kind, _ in CONTROLS.values()))
+    known = (view.baseline.name, "similar groups", *CONTROL_NAMES.values())
     used = [kind for kind in known if any(row["method"] == kind for row in rows)]
     colours = {"similar groups": OKABE_ITO["blue"], "random groups": OKABE_ITO["orange"], "true groups": OKABE_ITO["green"]}
     colours |= {"random groups of similar sizes": OKABE_ITO["purple"], "one group": BROWN, "round-robin groups": OLIVE}
-    dashes = dict(CONTROLS.values())
+    dashes = {CONTROL_NAMES[how]: dash for how, dash in CONTROL_DASHES.items()}
     styles = [LineStyle(kind, colours.get(kind, GREY), dashes.get(kind, SOLID)) for kind in used]
     panel = draw_lines(rows, styles, make_rounds_axis(), make_measure_axis(view.metric.axis), _round_tooltip(view), band=True).properties(
         width=PANEL, height=220
@@ -169,63 +167,6 @@ def draw_controls(view: FederationView) -> list[Figure]:
         "and, where they are known, with the true groups. If chance does as well, the gain is not from similarity."
     )
     return [Figure(view.id("controls"), "Similar groups against random ones", note, chart, several=True)]
-
-
-def draw_scores(view: FederationView) -> Figure:
-    """The headline score of everything, with intervals, and each seed as a point."""
-    findings, means, dots = view.findings, [], []
-    for label, finding in findings.methods.items():
-        own, name = finding.scores[findings.score], view.name(label)
-        mean, low, high = to_percent([own.mean, own.low, own.high])
-        means.append({"method": name, "accuracy": mean, "low": low, "high": high})
-        dots += [{"method": name, "accuracy": value} for value in to_percent(own.values) if value is not None]
-    order = [style.name for style in view.styles.values()]
-    colour = make_scales(list(view.styles.values()))[0].legend(None)
-    y = alt.Y("method:N", sort=order, title=None)
-    x = alt.X("accuracy:Q", title=view.metric.axis, scale=alt.Scale(zero=False))
-    data = inline_rows(means)
-    chart = alt.layer(
-        alt.Chart(inline_rows(dots)).mark_tick(opacity=0.35, thickness=1.5).encode(x=x, y=y, color=colour),
-        alt.Chart(data).mark_rule(strokeWidth=2.5).encode(x="low:Q", x2="high:Q", y=y, color=colour),
-        alt.Chart(data)
-        .mark_point(filled=True, size=90, opacity=1)
-        .encode(x=x, y=y, color=colour, tooltip=make_tooltip("method:N", ("accuracy:Q", view.metric.axis), *INTERVAL_FIELDS)),
-    ).properties(height=alt.Step(26))
-    unit = findings.repetitions.unit
-    note = f"The {describe_score(findings)}: means with 95 % intervals over {unit}s; every thin tick is one run."
-    return Figure(view.id("scores"), f"{view.metric.title} at the end", note, chart)
-
-
-def draw_significance(view: FederationView) -> list[Figure]:
-    """In which rounds each method is better than the baseline beyond chance."""
-    rows = []
-    for label, finding in view.methods.items():
-        tests = finding.by_round
-        if tests is None or view.findings.repetitions.runs < 2:
-            continue
-        for i in pick_evenly(len(tests.rounds), MAX_ROUNDS):
-            p = float(tests.wilcoxon_p[i])
-            better = RESULTS[0] if tests.significant[i] else RESULTS[1]
-            rows.append({"method": view.name(label), "round": int(tests.rounds[i]), "result": better, "p": round(p, 4) if p == p else None})
-    if not rows:
-        return []
-    colour = alt.Color("result:N", scale=alt.Scale(domain=RESULTS, range=[OKABE_ITO["blue"], "#CFCFCF"]))
-    chart = (
-        alt.Chart(inline_rows(rows))
-        .mark_rect(stroke="white", strokeWidth=0.5)
-        .encode(
-            x=alt.X("round:O", title="round", axis=alt.Axis(labelAngle=0)),
-            y=alt.Y("method:N", title=None, sort=None),
-            color=colour,
-            tooltip=make_tooltip("method:N", "round:O", ("p:Q", "p (Wilcoxon, one-sided)")),
-        )
-        .properties(height=alt.Step(26))
-    )
-    note = (
-        f"Each round tested by itself against {view.baseline.name} over {view.findings.repetitions.unit}s (Wilcoxon, one-sided, not "
-        "corrected for the number of rounds). It ignores the chance of test samples and is not used in the verdict."
-    )
-    return [Figure(view.id("rounds"), f"Rounds in which a method beats {view.baseline.name}", note, chart)]
 
 
 def _round_tooltip(view: FederationView) -> list[alt.Tooltip]:

@@ -1,129 +1,222 @@
-"""Clients one by one: the steps of a gain, every client's gain, before and after, and a map of clients."""
+"""The parts of a gain, every client's gain, what fine-tuning adds, and a map of clients."""
 
 import altair as alt
 import numpy as np
 from sklearn.decomposition import PCA
 
+from coterie.analysis.overview import make_difference
 from coterie.analysis.verdict_rules import StepName
 from coterie.core.arrays import Doubles
 from coterie.core.rng import make_generator, make_key
-from coterie.report.charts.elements import INTERVAL_FIELDS, draw_lines, draw_panels, draw_zero_line, inline_rows, make_tooltip
+from coterie.report.charts.elements import INTERVAL_FIELDS, Layers, Rows, draw_panels, draw_zero_line, inline_rows, make_tooltip
 from coterie.report.federation_view import MAX_CLIENTS, FederationView, pick_evenly, to_percent
 from coterie.report.figure import PANEL, Figure
-from coterie.report.style import GREY, GROUPS, OKABE_ITO, UNASSIGNED
+from coterie.report.style import GROUPS, LIGHT_GREY, OKABE_ITO, UNASSIGNED
 
-STEPS: dict[StepName, str] = {
+PARTS: dict[StepName, str] = {
     "weights": "other weights",
     "groups": "having groups",
     "balance": "groups of similar sizes",
     "similarity": "similarity",
 }
+PART_COLOURS = {"similarity": "#6A3D9A", "having groups": "#9A9A9A", "groups of similar sizes": "#B8A07A", "other weights": "#C9C9C9"}
 TOTAL = "gain in all"
-WHISKER = "#A8A8A8"  # seen on a bar of any colour, on white and on near-black
 
 
 def draw_decomposition(view: FederationView) -> list[Figure]:
-    """The gain over FedAvg in steps, each from 0, so that its interval can be seen to hold 0 or not."""
-    rows = []
-    for label, finding in view.methods.items():
-        parts = finding.decomposition
-        if parts is None or not parts.total.n:
+    """The gain over the baseline as a stacked bar; similarity begins at 0, so that its interval can be seen to contain 0 or not."""
+    bars: Rows = []
+    ends: Rows = []
+    for row in view.overview.methods:
+        parts, similarity = view.findings.methods[row.spec].decomposition, row.similarity
+        if parts is None or similarity is None:
             continue
-        for name, gain in [*((STEPS[step.name], step.gain) for step in parts.steps), (TOTAL, parts.total)]:
-            keys = ("begin", "gain", "low", "high")
-            values = to_percent([0.0, gain.mean, gain.low, gain.high])
-            rows.append({"panel": view.name(label), "part": name, **dict(zip(keys, values, strict=True))})
-    if not rows:
+        begin = {True: 0.0, False: 0.0}  # of the next part above and below 0
+        for step in sorted(parts.steps, key=lambda step: step.name != "similarity"):
+            own = step.gain.mean
+            values = to_percent([begin[own > 0], begin[own > 0] + own, own, step.gain.low, step.gain.high])
+            bars.append(
+                {"method": row.label, "part": PARTS[step.name]} | dict(zip(("from", "to", "gain", "low", "high"), values, strict=True))
+            )
+            begin[own > 0] += own
+        low, high, total = to_percent([similarity.low, similarity.high, parts.total.mean])
+        ends.append({"method": row.label, "low": low, "high": high, "total": total})
+    if not bars:
         return []
-    drawn = {row["part"] for row in rows}
-    order = [part for part in (*STEPS.values(), TOTAL) if part in drawn]
-    paints = dict(zip((*STEPS.values(), TOTAL), ("orange", "sky", "purple", "blue", "green"), strict=True))
-    colours = [OKABE_ITO[paints[part]] for part in order]
-    y = alt.Y("part:N", sort=order, title=None)
-    colour = alt.Color("part:N", scale=alt.Scale(domain=order, range=colours), legend=None)
-    x = alt.X("begin:Q", title=f"points of {view.metric.noun}")
-    tooltip = make_tooltip(("panel:N", "method"), "part:N", ("gain:Q", "points"), *INTERVAL_FIELDS)
-    bars = alt.Chart().mark_bar(height=16).encode(x=x, x2="gain:Q", y=y, color=colour, tooltip=tooltip)
-    whiskers = alt.Chart().mark_rule(strokeWidth=2.5, color=WHISKER).encode(x="low:Q", x2="high:Q", y=y)
-    panel = alt.layer(bars, whiskers, draw_zero_line("x"), data=inline_rows(rows)).properties(width=PANEL - 20, height=alt.Step(30))
-    chart = draw_panels(panel, [view.name(label) for label in view.methods])
+    used = [part for part in PART_COLOURS if any(bar["part"] == part for bar in bars)]
+    y = alt.Y("method:N", sort=[end["method"] for end in ends], title=None)
+    colour = alt.Color("part:N", scale=alt.Scale(domain=used, range=[PART_COLOURS[part] for part in used]))
+    tooltip = make_tooltip("method:N", "part:N", ("gain:Q", "points"), *INTERVAL_FIELDS)
+    x = alt.X("from:Q", title=f"gain over {view.baseline.name}, points of {view.metric.noun}", axis=alt.Axis(tickCount=8))
+    data = inline_rows(ends)
+    chart = alt.layer(
+        alt.Chart(inline_rows(bars)).mark_bar(height=18).encode(x=x, x2="to:Q", y=y, color=colour, tooltip=tooltip),
+        draw_zero_line("x"),
+        alt.Chart(data).mark_rule(strokeWidth=3, color=OKABE_ITO["orange"]).encode(x="low:Q", x2="high:Q", y=y),
+        alt.Chart(data)
+        .mark_point(filled=True, shape="diamond", size=130, opacity=1, color="#FFFFFF", stroke="#000000", strokeWidth=1.5)
+        .encode(x="total:Q", y=y, tooltip=make_tooltip("method:N", ("total:Q", "gain in all, points"))),
+    ).properties(height=alt.Step(34))
     note = (
-        f"From {view.baseline.name} to the method step by step: weighting clients equally instead of by their samples (where the method "
-        "does), splitting clients at random into groups of the same sizes (then, where clients differ in size, only among clients of "
-        "similar size, so that large ones have the weight that they have in the method), and choosing the groups by similarity. Thin lines "
-        "are 95 % intervals."
+        "Similarity: what similar groups bring over random ones of the same sizes, with its 95 % interval in orange. Having groups: what "
+        "random groups bring. Other weights: clients count alike and not by their samples. The diamond is the gain in all."
     )
-    return [Figure(view.id("decomposition"), "The gain in steps", note, chart, several=True)]
+    return [Figure(view.id("decomposition"), "The parts of the gain", note, chart)]
 
 
-def draw_gains(view: FederationView) -> list[Figure]:
-    """Every client's gain over the baseline, sorted: where a line crosses zero, losers end and winners begin."""
-    labels = [label for label in view.shown_methods if label != view.findings.roles.baseline and view.findings.roles.of[label] != "uniform"]
-    rows, ids = [], view.findings.records.ids
-    for label in labels:
-        gain = view.findings.methods[label].fairness.gain
-        order = np.argsort(gain, kind="stable")[: int(np.isfinite(gain).sum())]
-        values = to_percent(gain[order])
-        for i in pick_evenly(len(order), MAX_CLIENTS) if len(order) else ():
-            at = round(100 * (i + 0.5) / len(order), 2)
-            rows.append({"method": view.name(label), "share": at, "gain": values[i], "client": ids[order[i]]})
-    if not rows:
+MAX_BARS = 40  # clients that are drawn as bars with names; more are a swarm of points
+MIN_RUNS = 3  # from which on an interval over runs is drawn
+CLEARLY = "clearly worse off"
+
+
+def draw_client_gains(view: FederationView) -> list[Figure]:
+    """Every client's gain over the baseline, with each method and each simpler way that adapts to clients."""
+    specs = [row.spec for row in view.overview.rows if row.role in ("method", "finetuned", "local")]
+    specs = [spec for spec in specs if np.isfinite(view.findings.methods[spec].fairness.gain).any()]
+    if not specs:
         return []
-    styles = [view.styles[label] for label in labels]
-    x = alt.X("share:Q", title="clients, from the one that loses most to the one that gains most, %", scale=alt.Scale(domain=[0, 100]))
-    y = alt.Y("gain:Q", title=f"gain over {view.baseline.name}, points")
-    drawn = draw_lines(rows, styles, x, y, make_tooltip("client:N", "method:N", ("gain:Q", "gain, points")), dots=True)
-    chart = alt.layer(draw_zero_line("y"), drawn).properties(height=340)
-    note = (
-        f"Clients below zero score lower than with {view.baseline.name}; with few test samples that may be chance.{view.draw_note} "
-        "Each line has its own order of clients. Hover over a point to see which client it is; click a name to switch it off or on."
-    )
-    return [Figure(view.id("gains"), "Every client's gain, sorted", note, chart)]
+    few = len(view.findings.records.ids) <= MAX_BARS
+    lost = [own for spec in specs if (own := view.findings.methods[spec].fairness.losers) is not None and own.significant.any()]
+    marked = f" Triangles: {CLEARLY}, beyond the chance of runs and of few test samples." if lost else ""
+    unit = f"{view.findings.repetitions.unit}s" if view.findings.repetitions.same_clients else "seeds"
+    lines = f" Lines are 95 % intervals over {unit}." if few and _count_runs(view) >= MIN_RUNS else ""
+    chance = f"Left of 0 a client scores lower than with {view.baseline.name}; with few test samples that may be chance."
+    note = f"{chance}{marked}{lines}{view.draw_note}"
+    if few:
+        return [Figure(view.id("gains"), "Every client's gain", note, _draw_bars(view, specs), several=True)]
+    return [Figure(view.id("gains"), "Every client's gain", note + view.sample_note, _draw_swarm(view, specs))]
 
 
-WORSE = ["not worse", "worse"]
-JITTER = 0.03  # of the map's width: clients that always share a group would hide each other
+def _count_runs(view: FederationView) -> int:
+    """Runs over which a client's interval is: draws that have the same clients, or the seeds of one draw."""
+    repetitions = view.findings.repetitions
+    return len(repetitions.draws) if repetitions.several_draws and repetitions.same_clients else int(repetitions.compared[0].sum())
 
 
-def draw_before_and_after(view: FederationView) -> list[Figure]:
-    """Each client's value under the baseline and under each method."""
-    findings = view.findings
-    before = findings.methods[findings.roles.baseline].fairness.accuracy
-    was, rows = to_percent(before), []
-    for label, finding in view.methods.items():
-        now = to_percent(finding.fairness.accuracy)
-        both = [i for i in view.drawn_clients if was[i] is not None and now[i] is not None]
-        result = {i: WORSE[int(finding.fairness.gain[i] < 0)] for i in both}
-        rows += [
-            {**view.client_tooltip(i), "panel": view.name(label), "before": was[i], "after": now[i], "result": result[i]} for i in both
-        ]
-    if not rows:
-        return []
-    lowest = min(min(row["before"], row["after"]) for row in rows) - 3
-    low = max(0.0, lowest) if view.metric.is_share else lowest
-    unit = ", %" if view.metric.is_share else ", hundredths"
-    scale = alt.Scale(domain=[low, 100], nice=False)
-    scores = [alt.Tooltip("before:Q", title=f"with {view.baseline.name}{unit}"), alt.Tooltip("after:Q", title=f"with the method{unit}")]
-    points = (
-        alt.Chart()
-        .mark_point(filled=True, size=40, opacity=0.75)
-        .encode(
-            x=alt.X("before:Q", title=f"{view.metric.noun} with {view.baseline.name}{unit}", scale=scale),
-            y=alt.Y("after:Q", title=f"{view.metric.noun} with the method{unit}", scale=scale),
-            color=alt.Color("result:N", scale=alt.Scale(domain=WORSE, range=[OKABE_ITO["blue"], OKABE_ITO["vermillion"]])),
-            shape=alt.Shape("result:N", scale=alt.Scale(domain=WORSE, range=["circle", "triangle-down"])),
-            tooltip=[*_client_tooltips(view), *scores],
+def _list_client_rows(view: FederationView, spec: str) -> Rows:
+    """A row for each client, from the highest gain to the lowest."""
+    own, records = view.findings.methods[spec].fairness, view.findings.records
+    order = np.argsort(-own.gain, kind="stable")[: int(np.isfinite(own.gain).sum())]
+    shown = own.losers if own.losers is not None and _count_runs(view) >= MIN_RUNS else None
+    rows = []
+    for i in order:
+        low, high = to_percent([shown.low[i], shown.high[i]]) if shown is not None else (None, None)
+        lost = own.losers is not None and bool(own.losers.significant[i])
+        row = {"client": records.ids[i], "gain": to_percent([own.gain[i]])[0], "low": low, "high": high, "samples": int(records.test[i])}
+        rows.append(row | {"lost": CLEARLY if lost else "", "method": view.name(spec)})
+    return rows
+
+
+CLIENT_TOOLTIP = (
+    "client:N",
+    "method:N",
+    ("gain:Q", "gain, points"),
+    *INTERVAL_FIELDS,
+    ("samples:Q", "test samples"),
+    ("lost:N", "verdict"),
+)
+
+
+def _draw_bars(view: FederationView, specs: list[str]) -> alt.ConcatChart:
+    tables = {spec: _list_client_rows(view, spec) for spec in specs}
+    means = [row["gain"] for rows in tables.values() for row in rows]
+    ends = [row[end] for rows in tables.values() for row in rows for end in ("low", "high") if row[end] is not None]
+    low, high = min(0.0, *means), max(0.0, *means)
+    span = max(high - low, 1.0)  # intervals may be as long again as all gains; longer ones are cut off
+    domain = [max(min([low, *ends]), low - span), min(max([high, *ends]), high + span)]
+    panels = []
+    for spec, rows in tables.items():
+        data = inline_rows(rows)
+        y = alt.Y(
+            "client:N", sort=[row["client"] for row in rows], title=None, axis=alt.Axis(labelLimit=90, labelFontSize=11, labelOverlap=False)
         )
+        x = alt.X("gain:Q", title=f"gain over {view.baseline.name}, points", scale=alt.Scale(domain=domain, nice=False))
+        bars = alt.Chart(data).mark_bar(color=view.styles[spec].colour).encode(x=x, y=y, tooltip=make_tooltip(*CLIENT_TOOLTIP))
+        whiskers = alt.Chart(data).mark_rule(color=LIGHT_GREY, strokeWidth=1.5, clip=True).encode(x="low:Q", x2="high:Q", y=y)
+        layers = [bars, whiskers, draw_zero_line("x"), _mark_losers(data, y)]
+        panels.append(alt.layer(*layers, title=view.name(spec)).properties(width=PANEL - 40, height=alt.Step(14)))
+    chart: alt.ConcatChart = alt.concat(*panels, columns=3)
+    return chart
+
+
+def _mark_losers(data: alt.InlineData, y: alt.Y) -> alt.Chart:
+    marks = alt.Chart(data).transform_filter(f"datum.lost == '{CLEARLY}'")
+    shown: alt.Chart = marks.mark_point(filled=True, shape="triangle-down", size=70, opacity=1, color=OKABE_ITO["vermillion"]).encode(
+        x="gain:Q", y=y, tooltip=make_tooltip(*CLIENT_TOOLTIP)
     )
-    ends = alt.Chart(inline_rows([{"before": end, "after": end} for end in (low, 100)]))
-    diagonal = ends.mark_line(color=GREY, strokeDash=[4, 3]).encode(x=alt.X("before:Q", scale=scale), y=alt.Y("after:Q", scale=scale))
-    panel = alt.layer(diagonal, points, data=inline_rows(rows)).properties(width=PANEL, height=PANEL)
-    chart = draw_panels(panel, [view.name(label) for label in view.methods])
-    note = (
-        f"Every point is a client, its {view.metric.noun} averaged over the last rounds and the runs. Above the line it scores higher."
-        f"{view.draw_note}{view.sample_note}"
+    return shown
+
+
+def _draw_swarm(view: FederationView, specs: list[str]) -> Layers:
+    """A row of points for each method, one a client, those of like gain one above the other."""
+    rows = []
+    for place, spec in enumerate(specs):
+        clients = _list_client_rows(view, spec)
+        drawn = [clients[i] for i in pick_evenly(len(clients), MAX_CLIENTS)]
+        offsets = spread_points(np.array([row["gain"] for row in drawn]))
+        rows += [row | {"place": round(place + float(offset), 3)} for row, offset in zip(drawn, offsets, strict=True)]
+    names = [view.name(spec) for spec in specs]
+    data = inline_rows(rows)
+    label = f"{names}[datum.value]"
+    axis = alt.Axis(values=list(range(len(specs))), labelExpr=label, grid=False, ticks=False, domain=False)
+    y = alt.Y("place:Q", title=None, axis=axis, scale=alt.Scale(domain=[len(specs) - 0.5, -0.5], nice=False))
+    colour = alt.Color("method:N", scale=alt.Scale(domain=names, range=[view.styles[spec].colour for spec in specs]), legend=None)
+    x = alt.X("gain:Q", title=f"gain over {view.baseline.name}, points")
+    points = (
+        alt.Chart(data).mark_point(filled=True, size=30, opacity=0.75).encode(x=x, y=y, color=colour, tooltip=make_tooltip(*CLIENT_TOOLTIP))
     )
-    return [Figure(view.id("clients"), "Every client, before and after", note, chart, several=True)]
+    chart: Layers = alt.layer(draw_zero_line("x"), points, _mark_losers(data, y)).properties(height=90 * len(specs))
+    return chart
+
+
+def spread_points(values: Doubles) -> Doubles:
+    """Offsets from -0.42 to 0.42 that keep points of like values apart: within each hundredth of the range they stand in a column."""
+    span = float(np.ptp(values)) or 1.0
+    columns = np.round(100 * (values - values.min()) / span).astype(np.int64)
+    height = np.zeros(len(values))
+    for column in np.unique(columns):
+        members = np.flatnonzero(columns == column)
+        height[members] = np.arange(len(members)) - (len(members) - 1) / 2
+    return np.asarray(height * min(0.84 / max(float(np.ptp(height)), 1e-9), 0.1))
+
+
+def draw_stages(view: FederationView) -> list[Figure]:
+    """Each method as it is served and after local epochs, where the study has both."""
+    findings = view.findings
+    rows: Rows = []
+    for row in view.overview.rows:
+        if row.served is None:
+            continue
+        served, name = view.overview.row(row.served), view.name(row.served)
+        added = make_difference(findings.gap(row.spec, row.served), findings.margin)
+        for stage, score in (("as served", served.score), (f"after {row.epochs} local epochs", row.score)):
+            rows.append(
+                {
+                    "method": name,
+                    "stage": stage,
+                    "accuracy": to_percent([score])[0],
+                    "added": str(added),
+                    "colour": view.styles[row.served].colour,
+                }
+            )
+    if not rows:
+        return []
+    names, stages = list(dict.fromkeys(row["method"] for row in rows)), list(dict.fromkeys(row["stage"] for row in rows))
+    y = alt.Y("method:N", sort=names, title=None)
+    x = alt.X("accuracy:Q", title=view.metric.axis, scale=alt.Scale(zero=False, padding=12), axis=alt.Axis(tickCount=6))
+    shape = alt.Shape("stage:N", scale=alt.Scale(domain=stages, range=["circle", "square", "diamond", "triangle-up"][: len(stages)]))
+    colour = alt.Color("colour:N", scale=None)
+    tooltip = make_tooltip("method:N", "stage:N", ("accuracy:Q", view.metric.axis), ("added:N", "fine-tuning adds, points"))
+    base = alt.Chart(inline_rows(rows))
+    chart = alt.layer(
+        base.mark_line(strokeWidth=2.5).encode(x=x, y=y, color=colour, detail="method:N"),
+        base.mark_point(filled=True, size=110, opacity=1).encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip),
+    ).properties(height=alt.Step(34))
+    note = "The model that a client is served, and the same after the client trained it further on its own data."
+    return [Figure(view.id("stages"), "Both stages: served, and after local epochs", note, chart)]
+
+
+JITTER = 0.03  # of the map's width: clients that always share a group would hide each other
 
 
 def draw_client_map(view: FederationView) -> list[Figure]:

@@ -46,7 +46,8 @@ def connect_ray(address: str) -> bool:
     if address.startswith("ray://"):
         raise UserError(f"Ray's client protocol ({address}) cannot run a study: start it on a machine of the cluster, with --ray auto.")
     found = _find_current_cluster() if address == "auto" else address
-    if found is not None and not _is_connected():
+    is_connected = "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
+    if found is not None and not is_connected:
         check_token(found)
         _check_reachable(found)
     ray = import_ray(one_machine=found is not None and is_local_address(found))
@@ -92,7 +93,7 @@ def check_token(address: str) -> None:
     """Refuse a cluster that is reached over a network without a token: others there could run code on it, too."""
     if not is_local_address(address) and os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
         raise UserError(
-            f"The Ray at {address} is reached over a network, and all who reach it can run code on it: start all its machines and "
+            f"The Ray at {address} is reached over a network, and what reaches it can run code on it: start all its machines and "
             "this command with RAY_AUTH_MODE=token and one token (see docs/howto/run-on-ray.md)."
         )
 
@@ -104,11 +105,6 @@ def is_local_address(address: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _is_connected() -> bool:
-    """Whether this process is connected to a cluster."""
-    return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
 
 
 def _init_ray(ray: Any, **how: Any) -> None:
