@@ -56,7 +56,7 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": []}
+html_sidebars = {"**": ["sidebar-nav-bs"], "index": []}
 
 # The API reference
 autodoc_typehints = "description"
@@ -79,19 +79,43 @@ def hash_sources() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
+STARTUP = """
+import io
+import os
+import subprocess
+
+from IPython.core.magic import register_cell_magic
+
+os.environ |= {"FORCE_COLOR": "", "CLICOLOR_FORCE": "", "TERM": "dumb", "COLUMNS": "92"}
+
+def draw(chart):
+    written = io.StringIO()
+    chart.chart.save(written, format="svg")
+    return written.getvalue()
+
+get_ipython().display_formatter.formatters["text/html"].for_type_by_name("coterie.report.charts.accuracy", "OfflineChart", draw)
+
+@register_cell_magic
+def sh(line, cell):  # prints the output in one piece: a page shows pieces on lines of their own
+    done = subprocess.run(["sh", "-e", "-c", cell], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    print(done.stdout, end="")
+    done.check_returncode()
+
+del draw, sh
+"""
+
 # Tutorials. Kernels start from this Python, whatever the user's home holds, and charts are drawn as SVG.
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(BUILD / "site-cache" / hash_sources())
 nb_execution_in_temp = True
-nb_execution_timeout = 120
-nb_execution_raise_on_error = True
+nb_execution_timeout = 300
 nb_execution_show_tb = True
 nb_merge_streams = True
 
 _home = BUILD / "site-home"
-_startup = _home / "ipython" / "profile_default" / "startup" / "00-charts.py"
+_startup = _home / "ipython" / "profile_default" / "startup" / "00-site.py"
 _startup.parent.mkdir(parents=True, exist_ok=True)
-_startup.write_text('import altair\n\naltair.renderers.enable("svg")\ndel altair\n', encoding="utf-8")
+_startup.write_text(STARTUP, encoding="utf-8")
 os.environ |= {
     "IPYTHONDIR": str(_home / "ipython"),
     "JUPYTER_CONFIG_DIR": str(_home / "config"),
@@ -100,8 +124,6 @@ os.environ |= {
     "JUPYTER_RUNTIME_DIR": str(_home / "runtime"),
     "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", ""))),
     "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH", "")))),
-    "COLUMNS": "100",
-    "NO_COLOR": "1",
 }
 
 # Links that leave docs/

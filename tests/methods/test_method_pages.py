@@ -3,7 +3,7 @@
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,7 +19,7 @@ PAGE_OF = {names[0]: page for page, names in FIRST.items() if names}
 def read_settings(page: str) -> dict[str, str]:
     """The default that the page has for each setting; a row may have several, in order."""
     text = (PAGES / f"{page}.md").read_text(encoding="utf-8")
-    found = {}
+    found: dict[str, str] = {}
     for table in re.findall(rf"{re.escape(HEAD)}(.*?)\n\n", text, re.DOTALL):
         for row in table.splitlines():
             names, default = row.strip("| ").split(" | ")[:2]
@@ -35,12 +35,12 @@ def is_default(cell: str, value: Any) -> bool:
         return cell == "none" or cell.startswith("the ")
     if isinstance(value, bool | str):
         return cell == str(value).lower()
-    return float(cell) == value
+    return float(cell) == float(value)
 
 
 @pytest.mark.parametrize("name", sorted(PAGE_OF))
 def test_the_settings_of_a_page_are_those_of_the_code(name: str) -> None:
-    shown, settings = read_settings(PAGE_OF[name]), {f.name: f.default for f in fields(methods[name]) if get_help(f)}
+    shown, settings = read_settings(PAGE_OF[name]), {f.name: f.default for f in fields(cast(Any, methods[name])) if get_help(f)}
     assert set(shown) == set(settings)
     assert {setting: cell for setting, cell in shown.items() if not is_default(cell, settings[setting])} == {}
 

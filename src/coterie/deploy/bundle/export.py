@@ -143,7 +143,7 @@ def load_served_models(
     settings = _select_lane(evidence.settings, method, seed, draw)
     key = LaneKey(settings.draws[0], settings.methods[0], settings.seeds[0])
     check_trust(settings.methods, str(folder), trust or made is not None, "method")
-    methods = [build(settings.methods[0], trust=trust) if made is None else made]  # before its state is read: the method's module defines it
+    methods = [build(settings.methods[0], trust=trust) if made is None else made]  # before its state is read, which its module defines
     restored = _restore_last(folder, key, settings)
     known = federation or load(settings.data, key.draw, data_dir)
     _check_data(folder, settings.data, key.draw, known)
