@@ -94,6 +94,13 @@ def test_one_run_has_no_interval_and_no_winner(capsys: pytest.CaptureFixture[str
     assert "├" not in row
 
 
+def test_a_margin_that_zero_hides_is_not_explained(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = print_levels({AVG: BASE, GROUP: [1.0, 0.1, 1.0, 0.1, 1.0, 0.1]}, capsys)
+    assert not any("┊" in line for line in lines)
+    assert any("┊ margin of equivalence, ±1" in line for line in print_levels(LEVELS, capsys))
+
+
 def test_long_names_are_cut_and_listed() -> None:
     names = ["FedAvg", "module.of.mine:Method(alpha=1,beta=2)", "module.of.mine:Method(alpha=1,beta=3)"]
     short, legend = shorten_names(names)

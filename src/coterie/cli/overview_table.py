@@ -44,12 +44,15 @@ class Axis:
     def column(self, value: float) -> int:
         return round((value - self.low) / max(self.high - self.low, 1e-9) * (self.width - 1))
 
+    def reach(self, margin: float) -> int:
+        """The columns between zero and the margin; none where zero hides it."""
+        return self.column(self.low + margin)
+
     def draw(self, gain: Difference | None, margin: float) -> Text:
         """One row: zero, the margin on both sides of it, and the interval with a dot at the gain."""
-        cells = [" "] * self.width
-        for value in (-margin, margin):
-            cells[self.column(value)] = MARGIN
-        zero = self.column(0.0)
+        cells, zero, reach = [" "] * self.width, self.column(0.0), self.reach(margin)
+        for column in (zero - reach, zero + reach):
+            cells[min(max(column, 0), self.width - 1)] = MARGIN
         cells[zero] = ZERO
         if gain is None or not isfinite(gain.mean):
             return Text("".join(cells), style="dim")
@@ -90,9 +93,9 @@ def print_overview(findings: Findings, at_edge: frozenset[str], console: PlainCo
     console.print(make_bold(found.verdict))
     console.print(found.recommendation)
     console.print()
-    names, legend = shorten_names([_get_row_name(row, found) for row in found.rows])
-    console.print(_make_table(found, findings, names, at_edge, console))
-    for line in (*_describe_table(found, findings, at_edge), *_describe_specs(found), *legend):
+    table, axis, legend = _make_table(found, findings, at_edge, console)
+    console.print(table)
+    for line in (*_describe_table(found, findings, at_edge, axis), *_describe_specs(found), *legend):
         console.print(line, style="dim")
     cautions = [f"{row.label}: {row.caution}" for row in found.rows if row.caution]
     for sentence in dict.fromkeys([*list_incomplete(findings), *cautions, *collect_remarks(findings.records.evidence)]):
@@ -104,15 +107,16 @@ def _get_row_name(row: OverviewRow, found: Overview) -> str:
     return row.label if row.of is None else f"  {row.label.removeprefix(f'{found.row(row.of).label}, ')}"
 
 
-def _make_table(found: Overview, findings: Findings, names: Sequence[str], at_edge: frozenset[str], console: PlainConsole) -> "Table":
+def _make_table(found: Overview, findings: Findings, at_edge: frozenset[str], console: PlainConsole) -> "tuple[Table, Axis, list[str]]":
+    """The table, its axis, and the legend of names that are cut to leave room for the plot."""
     gains = [row.gain for row in found.rows if row.gain is not None]
     columns: dict[str, list[str | Text]] = {
         noun if len(noun := findings.metric.noun) <= MAX_NOUN else "score": [_format_score(row, findings, at_edge) for row in found.rows],
-        "gain": ["" if row.gain is None else format_signed(row.gain.mean) for row in found.rows],
     }
     if findings.unseen is not None:
         unseen = findings.unseen.methods
         columns["unseen"] = [f"{100 * unseen[row.spec].scores[findings.score].mean:.1f}".replace("nan", "–") for row in found.rows]
+    columns["gain"] = ["" if row.gain is None else format_signed(row.gain.mean) for row in found.rows]
     plot = INTERVAL
     if console.width >= WIDE:
         plot = ""
@@ -122,6 +126,7 @@ def _make_table(found: Overview, findings: Findings, names: Sequence[str], at_ed
     }
     worse = worse if any(worse["worse"]) else {}
     used = sum(2 + max(map(len, (title, *map(str, cells)))) for title, cells in (columns | worse).items())
+    names, legend = shorten_names([_get_row_name(row, found) for row in found.rows], console.width - used - 2 - MIN_PLOT)
     width = min(max(console.width - max(MIN_NAME, *map(len, names)) - used - 2, MIN_PLOT), MAX_PLOT)
     axis = Axis.around(gains, found.margin, width)
     columns[plot] = [axis.draw(row.gain, found.margin) for row in found.rows]
@@ -129,7 +134,7 @@ def _make_table(found: Overview, findings: Findings, names: Sequence[str], at_ed
     bold = next((i for i, row in enumerate(found.rows) if row.spec == found.recommended), None)
     rows = list(zip(names, *columns.values(), strict=True))
     ticks = [axis.draw_ticks() if title == plot else "" for title in columns]
-    return make_method_table(list(columns), [*rows, ("", *ticks)], bold=bold, left=(plot,))
+    return make_method_table(list(columns), [*rows, ("", *ticks)], bold=bold, left=(plot,)), axis, legend
 
 
 def _format_score(row: OverviewRow, findings: Findings, at_edge: frozenset[str]) -> str:
@@ -141,13 +146,14 @@ def _format_ends(gain: Difference) -> str:
     return format_interval(gain.low, gain.high)
 
 
-def _describe_table(found: Overview, findings: Findings, at_edge: frozenset[str]) -> list[str]:
+def _describe_table(found: Overview, findings: Findings, at_edge: frozenset[str], axis: Axis) -> list[str]:
     """What the columns and signs mean, for those that occur."""
     hundredths = "" if findings.metric.is_share else f"{findings.metric.times_100}. "
     lines = [f"{hundredths}Gain: points over {found.baseline.label} in {found.measure}."]
     dots = dict.fromkeys(DOTS[row.gain.verdict] for row in found.rows if row.gain is not None)
     signs = [f"{dot} {meaning}" for dot, meaning in MEANINGS.items() if dot in dots]
-    signs += [f"{MARGIN} margin of equivalence, ±{100 * found.margin:g}"]
+    if axis.reach(found.margin):
+        signs.append(f"{MARGIN} margin of equivalence, ±{100 * found.margin:g}")
     lines.append("   ".join(signs))
     lines += [f"{GRID_EDGE.strip()} at the lowest or highest learning rate that was tested"] if at_edge else []
     if any(isfinite(row.clearly_worse) for row in found.rows):

@@ -168,9 +168,10 @@ def make_method_table(
 MIN_NAME, MAX_NAME = 12, 26  # columns of a table
 
 
-def shorten_names(names: Sequence[str]) -> tuple[list[str], list[str]]:
+def shorten_names(names: Sequence[str], most: int = MAX_NAME) -> tuple[list[str], list[str]]:
     """The names, long ones cut and numbered, and a legend with a line for each of these."""
-    long = [name for name in dict.fromkeys(names) if len(name) > MAX_NAME]
+    most = max(most, MIN_NAME)
+    long = [name for name in dict.fromkeys(names) if len(name) > most]
     marks = {name: f"…[{number}]" for number, name in enumerate(long, 1)}
-    short = [f"{name[: MAX_NAME - len(marks[name])]}{marks[name]}" if name in marks else name for name in names]
+    short = [f"{name[: most - len(marks[name])]}{marks[name]}" if name in marks else name for name in names]
     return short, [f"{mark[1:]} {name.strip()}" for name, mark in marks.items()]
