@@ -12,9 +12,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
-from sphinx.highlighting import lexers
 
 import coterie
 from coterie.core.settings import get_help
@@ -29,7 +27,6 @@ copyright = f"{author}. Version {coterie.__version__}, Apache-2.0"
 release = version = coterie.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx_design", "sphinx_copybutton"]
 default_role = "code"  # docstrings write `name`
-lexers["mermaid"] = TextLexer()
 
 # Pages
 myst_enable_extensions = ["colon_fence"]
@@ -73,12 +70,6 @@ napoleon_numpy_docstring = False
 add_module_names = False
 
 
-def hash_sources() -> str:
-    """A hash of what tutorials depend on besides their own cells: they are executed anew when Coterie changes."""
-    paths = [*sorted((ROOT / "src").rglob("*.py")), Path(__file__), ROOT / "constraints.txt"]
-    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
-
-
 STARTUP = """
 import io
 import os
@@ -103,6 +94,13 @@ def sh(line, cell):  # prints the output in one piece: a page shows pieces on li
 
 del draw, sh
 """
+
+
+def hash_sources() -> str:
+    """A hash of what tutorials depend on besides their own cells: they are executed again when Coterie changes."""
+    paths = [*sorted((ROOT / "src").rglob("*.py")), ROOT / "constraints.txt"]
+    return hashlib.sha256(b"".join([*(path.read_bytes() for path in paths), STARTUP.encode()])).hexdigest()[:16]
+
 
 # Tutorials. Kernels start from this Python, whatever the user's home holds, and charts are drawn as SVG.
 nb_execution_mode = "cache"

@@ -47,7 +47,7 @@ WORDS = (
     ("--buffer-size", "--asynchronous", "--buffer-size"),
     ("--patience", "--stop-early", "--patience"),
     ("--trust-code", "--trust", "--trust-code"),
-    ("--loss=auto", "--loss=usual", "auto|absolute"),
+    ("--loss=auto", "--loss=usual", "minimise: auto"),
 )
 # Python: new and old names.
 CLASSES = {"MOON": "Moon", "SCAFFOLD": "Scaffold", "FedGroupRCC": "RandomCentres", "FedGroupRAC": "RandomNewcomers", "AskErrors": "Error"}

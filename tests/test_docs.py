@@ -54,7 +54,7 @@ def test_every_page_is_in_the_table_of_contents() -> None:
         page = waiting.pop()
         found.add(page)
         for block in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(), re.DOTALL):
-            entries = [line for line in block.splitlines() if line and not line.startswith(":")]
+            entries = [re.sub(r".*<(.*)>", r"\1", line) for line in block.splitlines() if line and not line.startswith(":")]
             listed = {path.resolve() for entry in entries for path in page.parent.glob(f"{entry}.md")}
             assert all(list(page.parent.glob(f"{entry}.md")) for entry in entries), page
             waiting += sorted(listed - found)

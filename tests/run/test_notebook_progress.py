@@ -39,10 +39,10 @@ def test_the_tutorial_on_tables_goes_the_whole_way(tmp_path: Path, monkeypatch: 
     shown = {cell: text(found) for cell, found in zip(cells, outputs(cells, tmp_path), strict=True)}
     inspected, compared, groups, predicted, placed = (
         next(found for cell, found in shown.items() if call in cell)
-        for call in ("ct.inspect_data", "ct.compare", "result.groups", "coterie predict", "coterie place")
+        for call in ("ct.inspect_data", "coterie show", "result.groups", "coterie predict", "coterie place")
     )
     assert "2 distinct groups" in inspected
-    assert "the gain is from similarity" in compared
+    assert "FedGroup beats FedAvg by +" in compared
     by_clinic = dict(re.findall(r"clinic_(\d+)\s+(\d)", groups))
     assert len(by_clinic) == 12
     assert len({by_clinic[str(c)] for c in range(0, 12, 2)}) == len({by_clinic[str(c)] for c in range(1, 12, 2)}) == 1
