@@ -19,7 +19,7 @@ from coterie.evidence.reader import Evidence, read_notes
 from coterie.evidence.settings import Settings
 from deploy.running import Running
 
-HONEST, MALICIOUS, CLIENTS, SAMPLES = ("north", "east", "south"), "west", 30, 60
+HONEST, MALICIOUS, CLIENTS, SAMPLES = ("north", "east", "south"), "west", 30, 150
 
 
 def write_rows(path: Path, clients: int, *, flipped: bool, seed: int) -> str:
