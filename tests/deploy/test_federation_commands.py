@@ -423,7 +423,6 @@ def test_a_launch_gives_what_the_simulation_gives(running: Running, tmp_path: Pa
     assert "Gradient" not in asks
 
 
-@pytest.mark.filterwarnings("ignore:invalid value encountered in divide:RuntimeWarning")  # PCA of points that are all equal
 def test_what_is_made_of_it(running: Running) -> None:
     run = find_run(running.federation, "first")
     shown = CliRunner().invoke(app, ["show", str(run.study)])
