@@ -19,7 +19,7 @@ from coterie.evidence.reader import Evidence, read_notes
 from coterie.evidence.settings import Settings
 from deploy.running import Running
 
-HONEST, MALICIOUS, CLIENTS, SAMPLES = ("north", "east", "south"), "west", 30, 60
+HONEST, MALICIOUS, CLIENTS, SAMPLES = ("north", "east", "south"), "west", 30, 150
 
 
 def write_rows(path: Path, clients: int, *, flipped: bool, seed: int) -> str:
@@ -53,7 +53,8 @@ def score(running: Running, run: str, most_share: float | None) -> tuple[dict[st
     assert len(names) == len(HONEST) + CLIENTS
     rows = rows[(rows["round"] == plan.rounds) & ~np.char.startswith(np.array(names)[rows["client"]].astype(str), "ward-")]
     sums = rows.groupby("method", observed=True)[["hits_0", "hits_1", "predicted_0", "predicted_1"]].sum()
-    return ((sums["hits_0"] + sums["hits_1"]) / (sums["predicted_0"] + sums["predicted_1"])).to_dict(), evidence
+    shares = (sums["hits_0"] + sums["hits_1"]) / (sums["predicted_0"] + sums["predicted_1"])
+    return {str(method): float(share) for method, share in shares.items()}, evidence
 
 
 def test_a_bound_takes_a_real_federation_back_from_a_site_of_30_clients(running: Running) -> None:
@@ -62,4 +63,5 @@ def test_a_bound_takes_a_real_federation_back_from_a_site_of_30_clients(running:
     for method in ("fedavg", "fedavg+guard"):
         assert lost[method] < 0.3, lost
         assert held[method] > 0.8, held
-    assert all(MALICIOUS in sites for _, round_, sites in read_notes(evidence, "limited_sites") if round_)
+    limited = {round_: sites for key, round_, sites in read_notes(evidence, "limited_sites") if key.method == "fedavg"}
+    assert limited == dict.fromkeys(range(1, 6), MALICIOUS)  # the guard leaves the site out altogether, and then bounds the others

@@ -40,6 +40,7 @@ LIAR, INTRUDER, VICTIM = "site-6", "site-7", "site-0"
 DATA = f"digits/iid(clients={SITES})"
 ROUNDS = 40  # of a study; then the next one begins
 WARM = 0.3  # of the time, after which the server's size is measured
+ENDS = 0.2  # of the samples after that, whose medians are compared: the allocator keeps and returns a few MiB from second to second
 GROWTH = 1.1
 NEAR = 1e-6  # of the largest weight: how far models may be from the simulated ones
 BETWEEN = 30.0, 90.0  # seconds from kill to kill: beginning a job for eight sites on two cores takes half a minute
@@ -99,7 +100,7 @@ class Messages:
                 "run_program": {"peer": VICTIM, "out": str(self.out)},
                 "stop_process": {"peer": self.random.choice([VICTIM, "server"])},
                 "clients": {"job": job},
-                **{name: {"job": job} for name in ("abort", "bulk", "fail", "garbage", "too_large")},
+                **{name: {"job": job} for name in ("abort", "bulk", "fail", "garbage")},
             }
             name = self.random.choice(sorted(given))
             try:
@@ -107,6 +108,9 @@ class Messages:
             except (TimeoutError, OSError, EOFError) as error:
                 self.answered.append(f"{name}: the intruder is gone ({type(error).__name__})")
                 return
+            if isinstance(found, dict) and "raised" in found:
+                self.answered.append(f"{name} was not sent: {found['raised'][-300:]}")
+                continue
             self.sent[name] += 1
             if name in HARMFUL and "'code': 'ok'" in str(found):
                 self.answered.append(f"{name}: {str(found)[:300]}")
@@ -204,20 +208,25 @@ def soak(folder: Path, minutes: float, seed: int) -> int:
             messages.end()
         lies = read_lies(kit(LIAR))
         harmed = messages.answered + (["a program was run at another site"] if messages.out.exists() else [])
-    warm = [size for when, size in killer.sizes if when > began + WARM * (killer.end - began)]
-    growth = warm[-1] / warm[0]
+    first, last = compare_ends([size for when, size in killer.sizes if when > began + WARM * (killer.end - began)])
     print(f"messages: {dict(sorted(messages.sent.items()))}\nlies: {len(lies)}, of {len(set(lies))} kinds")
     print(f"absent or refused: {dict(sorted(why.items()))}")
     print("\n".join(harmed) or "no message did harm")
     reported = f"{runs * (ROUNDS + 1)} rounds, {killer.kills} kills, {messages.sent.total()} malicious messages, {len(lies)} lies"
     reported += f", {lost} rounds lost, models at most {apart:.1g} from the simulated ones"
-    print(f"{reported}, server {warm[0] >> 20} to {warm[-1] >> 20} MiB")
-    return int(lost > 0 or bool(harmed) or apart > NEAR or growth > GROWTH)
+    print(f"{reported}, server {first / 2**20:.0f} to {last / 2**20:.0f} MiB (medians)")
+    return int(lost > 0 or bool(harmed) or apart > NEAR or last > GROWTH * first)
 
 
 def clients() -> list[str]:
     """The clients of the data."""
     return list(load(DATA).ids)
+
+
+def compare_ends(sizes: list[int]) -> tuple[float, float]:
+    """The median size in the first and in the last samples."""
+    count = max(int(ENDS * len(sizes)), 1)
+    return float(np.median(sizes[:count])), float(np.median(sizes[-count:]))
 
 
 def resident(pid: int) -> int:

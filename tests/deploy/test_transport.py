@@ -15,21 +15,35 @@ import pytest
 
 pytest.importorskip("nvflare")
 
+from nvflare.fuel.f3 import stats_pool
 from nvflare.fuel.f3.cellnet.cell import Cell
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply
 from nvflare.fuel.f3.drivers import aio_grpc_driver, grpc_driver
+from nvflare.fuel.f3.drivers.connector_info import Mode
 from nvflare.fuel.f3.drivers.grpc.qq import QueueClosed
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.sfm.conn_manager import ConnManager
+from nvflare.fuel.f3.sfm.constants import HandshakeKeys
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamDataType, StreamHeaderKey
 from nvflare.fuel.f3.streaming.stream_types import StreamError
 
 from coterie.deploy.flare import transport
 from coterie.deploy.flare.processes import wait_until
-from coterie.deploy.flare.transport import ASKS, OTHERS, RESULTS, WRAPPING, IncomingStreams, limit_frames, limit_queues
+from coterie.deploy.flare.transport import (
+    ASKS,
+    OTHERS,
+    RESULTS,
+    WRAPPING,
+    IncomingStreams,
+    forget_closed_connections,
+    forget_registrations,
+    keep_no_statistics,
+    limit_frames,
+    limit_queues,
+)
 from coterie.deploy.messages import OversizedMessage
 from deploy.running import free_port
 
@@ -166,6 +180,7 @@ def test_what_is_no_result_is_small(line: Line) -> None:
 
 SENDER = """
 import os, sys, traceback
+from nvflare.fuel.f3 import stats_pool
 from nvflare.fuel.f3.cellnet.cell import Cell
 from nvflare.fuel.f3.cellnet.defs import CellChannel
 from coterie.deploy.flare.processes import wait_until
@@ -246,6 +261,53 @@ def test_a_site_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPat
     with pytest.raises(QueueClosed):
         queue.append(5)
     assert queue.closed
+
+
+def test_cells_whose_connections_are_closed_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site may connect under any number of names, and every job and session has one."""
+    monkeypatch.setattr(ConnManager, "close_connection", ConnManager.close_connection)
+    forget_closed_connections()
+    manager = ConnManager(SimpleNamespace(name="server"))
+
+    def connect(name: str, number: int) -> SimpleNamespace:
+        made = SimpleNamespace(name=f"{name} {number}", connector=SimpleNamespace(mode=Mode.PASSIVE, params={}), close=lambda: None)
+        made.register_frame_receiver = made.get_conn_properties = lambda *_: None
+        manager.handle_new_connection(made)
+        manager.update_endpoint(manager.sfm_conns[made.name], {HandshakeKeys.ENDPOINT_NAME: name})
+        return made
+
+    for number in range(20):
+        manager.close_connection(connect(f"a.{number}", number))
+    first = connect("a", 0)
+    connect("a", 1)  # a site that has connected again before its first connection has closed
+    manager.close_connection(first)
+    assert list(manager.sfm_endpoints) == ["a"]
+    assert [each.get_name() for each in manager.get_connections("a") or []] == ["a 1"]
+    assert list(manager.sfm_conns) == ["a 1"]
+
+
+def test_no_statistics_are_kept_by_names_that_a_sender_chooses(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pool, record in ((stats_pool.HistPool, "record_value"), (stats_pool.CounterPool, "increment")):
+        monkeypatch.setattr(pool, record, getattr(pool, record))
+    keep_no_statistics()
+    received, pool = line.server.core_cell._process_received_msg, line.server.core_cell.msg_travel_stats_pool
+    before = set(pool.cat_bins)
+    for number in range(20):
+        with suppress(Exception):  # what comes after the statistics needs a connection
+            received(None, None, Message({MessageHeaderKey.ROUTE: [(f"x{number}" * 1000, 0.0)], MessageHeaderKey.MSG_TYPE: "req"}, b""))
+    assert set(pool.cat_bins) == before
+
+
+def test_a_site_that_registers_again_leaves_nothing_behind() -> None:
+    clients, tokens, admin = {"new": "a", "other": "b"}, dict.fromkeys(["old", "older", "new", "other"]), {"old": 1, "new": 2, "other": 3}
+    server = SimpleNamespace(
+        tokens=tokens,
+        client_manager=SimpleNamespace(clients=clients),
+        admin_server=SimpleNamespace(get_client_tokens=lambda: list(admin), client_dead=lambda token: admin.pop(token, None)),
+        remove_client_data=lambda token: tokens.pop(token, None),
+    )
+    forget_registrations(server)
+    assert list(tokens) == list(admin) == list(clients)
 
 
 def test_asks_are_bounded_at_a_site_while_they_come_in(line: Line) -> None:

@@ -17,7 +17,14 @@ from coterie.analysis.findings import compute_findings
 from coterie.analysis.groups import co_membership_from_labels, order_by_similarity, read_aggregation_weights
 from coterie.analysis.record_reader import read_records
 from coterie.report.charts.accuracy import draw_time_curves
-from coterie.report.charts.clients import draw_client_gains, draw_client_map, draw_decomposition, draw_stages, spread_points
+from coterie.report.charts.clients import (
+    _project_clients,
+    draw_client_gains,
+    draw_client_map,
+    draw_decomposition,
+    draw_stages,
+    spread_points,
+)
 from coterie.report.charts.elements import apply_ramp, colour_groups, encode_data_url, shrink
 from coterie.report.charts.groups import draw_co_membership, draw_groups, match_labels
 from coterie.report.federation_tables import build_cost_table
@@ -263,6 +270,15 @@ def test_points_of_like_values_are_kept_apart() -> None:
     assert offsets[0] == offsets[4] == offsets[2] == 0
     assert offsets[1] == -offsets[3] != 0
     assert np.abs(spread_points(np.zeros(300))).max() == pytest.approx(0.42)
+
+
+@pytest.mark.parametrize("clients", [3, 120])
+def test_clients_that_are_all_alike_lie_in_one_place(clients: int) -> None:
+    """Without a warning, which would be an error here."""
+    places = _project_clients(np.ones((clients, clients)), "fedavg")
+    assert np.abs(places).max() < 0.2  # scattered a little
+    spread = _project_clients(np.eye(clients), "fedavg")
+    assert np.abs(spread).max() > 0.9
 
 
 def test_both_stages_are_drawn_where_the_study_has_both() -> None:

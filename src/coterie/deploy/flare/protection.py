@@ -30,7 +30,13 @@ from nvflare.private.defs import CellMessageHeaderKeys, RequestHeader, TrainingT
 from coterie._util.errors import UserError
 from coterie.deploy.certificates import RevokedSites
 from coterie.deploy.flare.jobs import ADMIN
-from coterie.deploy.flare.transport import SCHEME, PrivateSocketDriver, survive_bad_messages
+from coterie.deploy.flare.transport import (
+    SCHEME,
+    PrivateSocketDriver,
+    forget_closed_connections,
+    keep_no_statistics,
+    survive_bad_messages,
+)
 from coterie.deploy.server.federation import SERVER_FOLDER
 
 log = logging.getLogger(__name__)
@@ -320,6 +326,8 @@ def protect() -> None:
     folder = os.environ.get(SERVER_FOLDER)
     install_guard(ADMIN, RevokedSites(Path(folder).parent) if folder else frozenset)
     survive_bad_messages()
+    forget_closed_connections()
+    keep_no_statistics()
     _limit_site_orders()
     _limit_operator()
 

@@ -26,6 +26,7 @@ from nvflare.apis.fl_constant import ServerCommandNames, SystemComponents
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import RunStatus
 from nvflare.fuel.common.exit_codes import ProcessExitCode
+from nvflare.fuel.f3 import stats_pool
 from nvflare.fuel.f3.cellnet import cell as cells
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
 from nvflare.fuel.f3.comm_error import CommError
@@ -212,6 +213,38 @@ def limit_queues(relayed: int = RELAYED, unread: int = UNREAD) -> None:
 
     conn_manager.ConnManager.process_frame = process_frame
     grpc_driver.QQ = UnreadFrames
+
+
+def forget_closed_connections() -> None:
+    """Have a process forget a cell once its last connection has closed: FLARE keeps one for every job, session and name that ever was."""
+    close = conn_manager.ConnManager.close_connection
+
+    def close_connection(self: Any, connection: Any) -> None:
+        found = self.sfm_conns.get(connection.name)
+        close(self, connection)
+        cell = found and found.sfm_endpoint
+        if cell and not cell.connections and self.sfm_endpoints.get(cell.endpoint.name) is cell:
+            del self.sfm_endpoints[cell.endpoint.name]
+            if cell.connections:  # opened meanwhile
+                self.sfm_endpoints[cell.endpoint.name] = cell
+
+    conn_manager.ConnManager.close_connection = close_connection
+
+
+def keep_no_statistics() -> None:
+    """Have FLARE count no messages: it does so by names that a sender chooses, keeps them all, and no command that is left shows them."""
+    for pool, record in ((stats_pool.HistPool, "record_value"), (stats_pool.CounterPool, "increment")):
+        if not hasattr(pool, record):
+            raise RuntimeError(f"{pool.__name__} has no {record}: this FLARE is not the one that Coterie's protection was written for")
+        setattr(pool, record, lambda self, *args, **kwargs: None)
+
+
+def forget_registrations(server: Any) -> None:
+    """Have FLARE's server forget the tokens of sites that have registered again: it does so only for sites that stay away."""
+    kept = {*server.tokens, *server.admin_server.get_client_tokens()}  # before the clients: a new one is added there first
+    for token in kept - set(server.client_manager.clients):
+        server.remove_client_data(token)
+        server.admin_server.client_dead(token)
 
 
 def survive_bad_messages() -> None:
@@ -403,6 +436,7 @@ class ConnectionMonitor(FLComponent):
         before: dict[str, str] | None = None
         wrote = 0.0
         while not self._stop.wait(CHECK_INTERVAL):
+            forget_registrations(engine.server)
             clients = list(engine.client_manager.clients.values())
             marks = {client.name: hash_registration(client) for client in clients}
             if marks != before or monotonic() - wrote > REFRESH:

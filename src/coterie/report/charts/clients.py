@@ -268,8 +268,10 @@ def draw_client_map(view: FederationView) -> list[Figure]:
 
 def _project_clients(table: Doubles, label: str) -> Doubles:
     """(N, 2) places between -1 and 1."""
-    plane = PCA(2, svd_solver="full" if len(table) < 100 else "randomized", random_state=0).fit_transform(table)
-    plane /= max(float(np.abs(plane).max()), 1e-9)
+    plane = np.zeros((len(table), 2))
+    if np.ptp(table, axis=0).any():  # points that are all equal have no directions
+        plane = PCA(2, svd_solver="full" if len(table) < 100 else "randomized", random_state=0).fit_transform(table)
+        plane /= max(float(np.abs(plane).max()), 1e-9)
     return np.asarray(plane + JITTER * make_generator(make_key(0, "client map", label)).standard_normal(plane.shape))
 
 
