@@ -71,7 +71,11 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Views]:
         data = ["--data", "digits/rotated(clients=8,groups=2)", "--out", str(folder)]
         run, show, again = (
             CliRunner().invoke(app, arguments, env={"COLUMNS": "240"}, catch_exceptions=False)
-            for arguments in (["run", *labels, RUNAWAY, AT_ONCE, *data, *options], ["show", str(folder)], ["show", str(folder), "--json"])
+            for arguments in (
+                ["run", *labels, RUNAWAY, AT_ONCE, *data, *options],
+                ["show", str(folder), "--details"],
+                ["show", str(folder), "--json"],
+            )
         )
         yield Views(folder, json.loads(run.stdout.splitlines()[-1]), show.stdout, json.loads(again.stdout.splitlines()[-1]))
 
