@@ -19,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_WORDS = 1200  # of a page that people write
+LONGER = {"SECURITY.md": 1700}  # its table of attacks has a row for each
 FRONT = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 GENERATED = ("docs/reference/commands.md", "docs/reference/methods/README.md")
 PROGRAM = (
@@ -75,7 +76,7 @@ class Text:
 
     @property
     def is_too_long(self) -> bool:
-        return self.path.endswith(".md") and self.words > MOST_WORDS
+        return self.path.endswith(".md") and self.words > LONGER.get(self.path, MOST_WORDS)
 
 
 def blank(pattern: re.Pattern[str], text: str) -> str:
@@ -184,7 +185,7 @@ def make_list(parts: dict[str, list[Text]]) -> Iterator[str]:
     for part, texts in parts.items():
         for text in texts:
             if text.is_too_long and part not in ("results", "generated"):
-                yield f"{text.path}: {text.words:,} words, at most {MOST_WORDS:,}"
+                yield f"{text.path}: {text.words:,} words, at most {LONGER.get(text.path, MOST_WORDS):,}"
             yield from (f"{text.path}:{line}: {found!r}, write: {hint}" for line, found, hint in text.hits)
 
 

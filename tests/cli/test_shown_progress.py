@@ -1,6 +1,5 @@
 """Commands that may take long report their steps to the bar, whatever they work on."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ SMALL = ("fesem", "--data", DATA, "--rounds", "2")
 
 
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
+def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """By what is being done, the highest number of steps that the bar was shown; all of them were announced."""
     heard: dict[str, int] = {}
 

@@ -100,7 +100,7 @@ def test_totals_are_those_of_the_studies() -> None:
     assert sum(sum(found.values()) for found in counts.values()) == sum(
         len(outcome.result.claims) for outcome in summary.load_outcomes().values()
     )
-    five = sum((counts[paper] for paper in summary.PAPERS), Counter())
+    five: Counter[str] = sum((counts[paper] for paper in summary.PAPERS), Counter())
     assert f"| **five papers** | {sum(five.values())} | {five['replicates']} |" in SUMMARY
     assert summary.count_simprox()[0] == len(script("simprox_order").FEDERATIONS)
 

@@ -23,7 +23,7 @@ from coterie.core.vectors import Sketch, Vectors, on_device
 
 
 class Refusal(Enum):
-    """The reasons; the name goes into the evidence, the value is shown to people."""
+    """The reasons; the name goes into the evidence, the value is for people."""
 
     NOT_ASKED = "was not asked"
     TWICE = "answered twice"

@@ -190,7 +190,7 @@ def done(value: T) -> Round[T]:
 
 
 def map_asks(script: Round[T], change: Callable[[Ask[Any]], Ask[Any]]) -> Round[T]:
-    """The same script with something done to each of its asks on their way: a script within a script."""
+    """The same script with something done to each of its asks before it leaves: a script within a script."""
     try:
         ask = next(script)
         while True:

@@ -175,7 +175,7 @@ def _evidence_sections(
             ],
         ),
         ("origin", "Where the gain comes from", [*draw_decomposition(view), *folded("decomposition")]),
-        ("who", "Who gains and who loses", [*draw_client_gains(view), *draw_stages(view), *folded("fairness", "by-name", "spread")]),
+        ("who", "Which clients gain and lose", [*draw_client_gains(view), *draw_stages(view), *folded("fairness", "by-name", "spread")]),
         ("unseen", UNSEEN_HEADING, shown("unseen")),
         (
             "accuracy",

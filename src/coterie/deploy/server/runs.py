@@ -48,7 +48,7 @@ def read_journal(folder: Path, after: int = 0) -> list[dict[str, Any]]:
 
 
 def _escape_values(details: Mapping[str, Any]) -> dict[str, Any]:
-    """Details whose texts a terminal may show: a site may have sent them. A trace keeps its lines, and is not shown."""
+    """Details whose texts a terminal may show: a site may have sent them. A trace keeps its lines, and is omitted."""
     return {name: escape_text(text, LONGEST_ENTRY) if isinstance(text, str) and name != "trace" else text for name, text in details.items()}
 
 
