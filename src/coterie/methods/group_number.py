@@ -129,7 +129,7 @@ class GroupNumberMixin:
     most: int = setting(10, "The most groups that auto may find.", minimum=1)
 
     def count_trial_clients(self, number: GroupNumber, probe: int = 0) -> int:
-        """Clients that finding the number has train at once: those of one candidate number, or those of a probe whose points the number is read from."""
+        """Clients that train at once to find the number: those of one candidate, or of a probe whose points give the number."""
         if number != "auto" or self.choice == "structure":
             return 0
         return TRIAL_CLIENTS if self.choice == "trial" else probe
