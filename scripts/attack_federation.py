@@ -158,7 +158,7 @@ ATTACKS = (
         "end the run of all sites (abort, bulk, failure report, undecodable result, stream error)",
         SITE,
         "the run continues in the same job",
-        in_deploy("intruders::a_site_cannot_end_the_run"),
+        in_deploy("intruders::a_site_cannot_end_the_run", "protection::a_stream_is_judged_by_what_is_in_it"),
     ),
     Attack(
         "make the server's job connect to an address", SITE, "no connection", in_deploy("intruders::the_server_s_job_connects_to_nobody")
@@ -229,6 +229,17 @@ ATTACKS = (
         in_deploy(
             "transport::a_site_that_floods_its_job_waits_and_costs_no_other",
             "transport::a_site_that_does_not_read_is_disconnected",
+        ),
+    ),
+    Attack(
+        "fill the server's memory with names, connections and registrations",
+        SITE,
+        "names are not kept; closed connections and replaced tokens are forgotten",
+        in_deploy(
+            "intruders::a_site_cannot_fill_the_server_s_memory_with_names",
+            "transport::no_statistics_are_kept_by_names_that_a_sender_chooses",
+            "transport::cells_whose_connections_are_closed_are_forgotten",
+            "transport::a_site_that_registers_again_leaves_nothing_behind",
         ),
     ),
     Attack(

@@ -301,6 +301,15 @@ def attack_heartbeat(sender: Sender, patient: bool = False) -> Any:
     return sender.ask("server", "task", "heart_beat", Shareable(), {"job_ids": []}, seconds=PATIENCE if patient else SECONDS)
 
 
+def attack_names(sender: Sender, count: int, length: int) -> Any:
+    """Signs of life that have come by way of cells that there are not, each of another long name; how many were answered."""
+    from nvflare.apis.shareable import Shareable
+
+    routes = [[(f"{number}".rjust(length, "x"), 0.0)] for number in range(count)]
+    beat = {"target": "server", "channel": "task", "topic": "heart_beat", "headers": {"job_ids": []}, "seconds": PATIENCE}
+    return sum(sender.ask(**beat, payload=Shareable(), forged={"cn__route": route})["code"] == "ok" for route in routes)
+
+
 def _stream(sender: Sender, target: str, channel: str, topic: str, payload: bytes) -> Any:
     from nvflare.fuel.f3.message import Message
     from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey

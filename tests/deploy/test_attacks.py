@@ -55,7 +55,7 @@ WRONG = {  # by training, one a round; models are scored before the first round,
     "evaluation 3": "more hits than samples",
     "evaluation 4": "negative hits",
 }
-STUDY = Settings(methods=("fedavg", "robust(groups=1,trim=0.4)"), data="heart", plan=Plan(rounds=10, local=Local(epochs=1)))
+STUDY = Settings(methods=("fedavg", "robust(groups=1,trim=0.4)"), data="heart", plan=Plan(rounds=9, local=Local(epochs=1)))
 
 
 @pytest.fixture(scope="module")
@@ -213,10 +213,11 @@ def test_wrong_messages_cost_only_their_site_the_round(running: Running) -> None
     memory: dict[int, dict[int, int]] = {}  # by rounds done, the peaks so far
 
     def watch(lines: list[dict[str, Any]]) -> None:
-        memory[sum(line["what"] == "round" for line in lines) // 2] = peaks(running)
+        if all(line["what"] != "ended" for line in lines):
+            memory[sum(line["what"] == "round" for line in lines) // 2] = peaks(running)
 
-    journal = running.study(STUDY, "lied-to", minimum=3, timeout=10.0, disturb=watch)
-    late = {(round_, LIAR, "ABSENT") for round_ in (9, 10)}  # what cannot be decoded it sends again, in time or not
+    journal = running.study(STUDY, "lied-to", minimum=3, timeout=20.0, disturb=watch)
+    late = {(9, LIAR, "ABSENT")}  # what cannot be decoded it sends again, in time or not
     found = absences(running.study_folder("lied-to")) - late
     assert found == {
         (2, LIAR, "UNREADABLE"),  # the answer to the question before
@@ -229,7 +230,8 @@ def test_wrong_messages_cost_only_their_site_the_round(running: Running) -> None
         (2, LIAR, "INVALID"),  # more hits than samples, by the models of round 2
         (3, LIAR, "INVALID"),
     }
-    assert sum(line["what"] == "began" for line in journal) == 1  # nothing ended the job
+    last = max(place for place, line in enumerate(journal) if line["what"] == "round")
+    assert sum(line["what"] == "began" for line in journal[:last]) == 1  # nothing ended the job; after it, the liar may be let in again
     before, after = memory[4], memory[max(memory)]
     assert before.keys() == after.keys()
     assert max(after[pid] - before[pid] for pid in before) < HUGE / 2

@@ -175,6 +175,15 @@ def test_a_site_gets_no_other_site_s_token(running: Running, intruder: Intruder,
     assert seen.isdisjoint({marks[name] for name in HONEST})
 
 
+def test_a_site_cannot_fill_the_server_s_memory_with_names(running: Running, intruder: Intruder) -> None:
+    """FLARE counts messages by the cells that they have passed, which a sender may invent."""
+    server = psutil.Process(running.processes["server"].pid)
+    assert intruder.attack("names", count=20, length=60_000) == 20
+    before = server.memory_info().rss
+    assert intruder.attack("names", seconds=300, count=800, length=60_000) == 800
+    assert server.memory_info().rss - before < 800 * 60_000 / 2
+
+
 @pytest.mark.parametrize("attack", ["abort", "bulk", "fail", "garbage"])
 def test_a_site_cannot_end_the_run(running: Running, intruder: Intruder, job: str, attack: str) -> None:
     found = intruder.attack(attack, job=job)
