@@ -19,7 +19,9 @@ from coterie.cli.tables import print_comparison
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "figures" / "terminal-compare.svg"
 DATA = "digits/rotated(clients=40,groups=4)"
-COMMAND = ["coterie", "compare", "fesem", "ifca", "fedgroup", "--data", DATA, "--rounds", "15", "--seeds", "0-1", "--lr", "0.1"]
+METHODS = ["fedgroup(groups=4,pretrain=20)", "fesem(groups=4,warmup=20)", "fedsim(clusters=4)"]
+TRAINING = ["--rounds", "15", "--cohort", "20", "--epochs", "10", "--lr", "0.1", "--seeds", "0-1"]
+COMMAND = ["coterie", "compare", *METHODS, "--data", DATA, *TRAINING]  # that of `make demo`
 WIDTH = "80"
 
 
@@ -28,8 +30,8 @@ def draw(folder: Path) -> str:
     os.environ["COLUMNS"] = WIDTH
     console = PlainConsole()
     console.record, console.file = True, io.StringIO()
-    data, rest = COMMAND.index("--data"), COMMAND.index("--rounds")
-    words = [f"$ {shlex.join(COMMAND[:data])}", shlex.join(COMMAND[data:rest]), shlex.join([*COMMAND[rest:], "--out", "runs/digits"])]
+    lines = [METHODS[:2], [*METHODS[2:], "--data", DATA], [*TRAINING, "--out", "runs/demo"]]
+    words = ["$ coterie compare " + shlex.join(lines[0]), *map(shlex.join, lines[1:])]
     console.print(make_bold(" \\\n    ".join(words)))
     print_comparison(open_comparison(folder), console)
     text = console.export_svg(title="coterie compare", unique_id="compare")

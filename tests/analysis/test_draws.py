@@ -33,7 +33,7 @@ def study(data: str = "by hand", clients: int = 12) -> Findings:
 def test_a_draw_counts_once_whatever_its_seeds() -> None:
     found = study()
     gap = found.methods[GROUP].gap
-    assert str(found.repetitions) == "6 draws of 2 seeds"
+    assert str(found.repetitions) == "6 draws, 2 seeds each"
     assert gap.n == 6
     assert gap.mean == pytest.approx(np.mean(GAINS) / 100)
     low, high = stats.t.interval(0.95, 5, np.mean(GAINS), stats.sem(GAINS))

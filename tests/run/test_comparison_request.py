@@ -74,7 +74,7 @@ def test_a_draw_has_seeds_of_its_own_and_the_first_has_them_as_they_are_written(
 def test_a_comparison_over_draws_tells_all_three_sources(tmp_path: Path) -> None:
     found = compare(["fedprox(mu=1)"], data="synthetic(1,1,clients=12)", draws=5, seeds=(0, 1), rounds=3, finetune=1, out=tmp_path / "c")
     (findings,) = found.federations
-    assert str(findings.repetitions) == "5 draws of 2 seeds"
+    assert str(findings.repetitions) == "5 draws, 2 seeds each"
     settings = findings.records.evidence.settings
     assert settings.own_seeds
     gap = findings.methods["fedprox(mu=1)"].gap

@@ -28,7 +28,7 @@ def test_a_table_in_memory_is_drawn_as_its_file_is(tmp_path: Path) -> None:
         ct.compare(["fedsim(clusters=2)"], data=data, out=tmp_path / str(place), **SETTINGS).table() for place, data in enumerate(sources)
     )
     assert mine["last10"].tolist() == theirs["last10"].tolist()
-    assert str(mine["repetitions"][0]) == "3 draws of 1 seed"
+    assert str(mine["repetitions"][0]) == "3 draws, 1 seed each"
 
 
 def test_what_has_a_split_of_its_own_or_was_changed_is_not_drawn_again(tmp_path: Path) -> None:

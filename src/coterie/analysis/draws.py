@@ -62,12 +62,12 @@ class Repetitions:
         return "draw" if self.several_draws else "seed"
 
     def __str__(self) -> str:
-        """In words: 10 draws of 3 seeds."""
+        """In words: 10 draws, 3 seeds each."""
         if not self.several_draws:
             return format_count(self.runs, "seed")
         seeds = self.compared.sum(axis=1)
         few, many = int(seeds.min()), int(seeds.max())
-        return f"{len(self.draws)} draws of {format_count(many, 'seed') if few == many else f'{few} to {many} seeds'}"
+        return f"{len(self.draws)} draws, {format_count(many, 'seed') if few == many else f'{few} to {many} seeds'} each"
 
 
 def average_by_unit(table: Doubles) -> Doubles:

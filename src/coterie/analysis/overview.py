@@ -81,7 +81,7 @@ class Overview:
     recommended: str | None  # the spec of the method to use; None where the study is too small to recommend one
     margin: float  # a share: a difference that does not matter
     measure: str  # what the gain is a difference of: "mean accuracy of rounds 6 to 15"
-    repetitions: str  # "10 draws of 2 seeds"
+    repetitions: str  # "10 draws, 2 seeds each"
     rows: tuple[OverviewRow, ...]
 
     @property

@@ -91,6 +91,7 @@ def _render_forest(view: FederationView, overview: Overview) -> Html:
     shown = {row.gain.verdict for row in rows if row.gain is not None}
     names = {"better": "better", "equivalent": "equivalent", "worse": "worse", "inconclusive": "inconclusive"}
     legend = "".join(f'<span class="{kind}"><b></b>{name}</span>' for kind, name in names.items() if kind in shown)
+    legend += '<span class="hollow"><b></b>hollow: a control</span>' if any(row.role == "control" for row in rows) else ""
     legend += f'<span class="band"><b></b>{_describe_margin(margin)}: no difference that matters</span>'
     legend += '<span class="tick"><b></b>the same method with random groups</span>' if controls else ""
     more = f" {hidden} more methods are in the table below." if hidden else ""

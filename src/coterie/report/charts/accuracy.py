@@ -135,7 +135,7 @@ def draw_curves(view: FederationView) -> Figure:
         height=360
     )
     repetitions, metric = view.findings.repetitions, view.metric
-    bands = f"lines are means of {repetitions}, bands 95 % intervals over {repetitions.unit}s"
+    bands = f"lines are means ({repetitions}), bands 95 % intervals over {repetitions.unit}s"
     band = bands if repetitions.runs > 1 else "one seed, so no intervals"
     over = "mean over clients, all with the same weight" if metric.is_macro else "over all clients' test samples"
     note = f"{metric.title}, {over}, after each round; {band}. {SWITCH_HINT}"
