@@ -213,8 +213,8 @@ class Site:
         self.kit, self.settings = kit, SiteSettings.read(kit)
         folder = Path(self.settings.data_dir) if self.settings.data_dir else None
         named = read_json_object(kit / "kit.json", site=str)["site"] if (kit / "kit.json").is_file() else None
-        options = {"data_seed": self.settings.data_seed, "data_dir": folder, "site": named}
-        self.federation = load_site_data(self.settings.data, self.settings.clients, **options)
+        data, clients, seed = self.settings.data, self.settings.clients, self.settings.data_seed
+        self.federation = load_site_data(data, clients, data_seed=seed, data_dir=folder, site=named)
         files = get_kit_files(kit)
         self.policy, self.audit, self.approvals = read_policy(files.policy), Audit(files.audit), Approvals(kit)
         self.order: OrderTerms | None = None  # that the server has introduced itself with, approved
