@@ -306,7 +306,7 @@ def attack_names(sender: Sender, count: int, length: int) -> Any:
     from nvflare.apis.shareable import Shareable
 
     routes = [[(f"{number}".rjust(length, "x"), 0.0)] for number in range(count)]
-    beat = {"target": "server", "channel": "task", "topic": "heart_beat", "headers": {"job_ids": []}, "seconds": PATIENCE}
+    beat: dict[str, Any] = {"target": "server", "channel": "task", "topic": "heart_beat", "headers": {"job_ids": []}, "seconds": PATIENCE}
     return sum(sender.ask(**beat, payload=Shareable(), forged={"cn__route": route})["code"] == "ok" for route in routes)
 
 
