@@ -26,6 +26,12 @@ def test_generated_parts_are_up_to_date() -> None:
     assert found.returncode == 0, found.stderr
 
 
+def test_contributing_names_files_that_exist() -> None:
+    named = set(re.findall(r"`([\w-]+/[\w/.-]+\.(?:py|md|toml|txt))`", (ROOT / "CONTRIBUTING.md").read_text()))
+    assert len(named) > 30
+    assert [name for name in sorted(named) if not any((folder / name).exists() for folder in (ROOT, ROOT / "src" / "coterie"))] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
