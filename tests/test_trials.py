@@ -14,7 +14,8 @@ from coterie.analysis.caveats import collect_remarks
 from study_scripts import script
 
 ROOT = Path(__file__).resolve().parents[1]
-CODE = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tutorials" / "own-method.md").read_text(encoding="utf-8"), re.DOTALL)[0]
+PAGE = (ROOT / "docs" / "tutorials" / "own-method.md").read_text(encoding="utf-8")
+CODE = re.findall(r"```\{code-cell\} ipython3\n%%writefile clove.py\n(.*?)```", PAGE, re.DOTALL)[0]
 
 
 class Words(nn.Module):
