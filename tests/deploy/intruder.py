@@ -17,7 +17,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic, sleep, time_ns
 from types import TracebackType
 from typing import Any, Self
 
@@ -305,7 +305,8 @@ def attack_names(sender: Sender, count: int, length: int) -> Any:
     """Signs of life that have come by way of cells that there are not, each of another long name; how many were answered."""
     from nvflare.apis.shareable import Shareable
 
-    routes = [[(f"{number}".rjust(length, "x"), 0.0)] for number in range(count)]
+    first = time_ns()  # other names in each call
+    routes = [[(f"{first + number}".rjust(length, "x"), 0.0)] for number in range(count)]
     beat: dict[str, Any] = {"target": "server", "channel": "task", "topic": "heart_beat", "headers": {"job_ids": []}, "seconds": PATIENCE}
     return sum(sender.ask(**beat, payload=Shareable(), forged={"cn__route": route})["code"] == "ok" for route in routes)
 
