@@ -4,14 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick check format mutants drill fuzz hunt locked locked-deploy bench docs site pages clean
+.PHONY: demo test quick check format mutants drill fuzz hunt locked locked-deploy bench docs results site pages clean
 
-demo: $(VENV)/.core  ## hospitals; then methods against their controls on rotated digits, and the page that tells what holds
+demo: $(VENV)/.core  ## hospitals; then methods against their controls on rotated digits, and the page that tells what holds; then one command from data to bundles
 	$(BIN)/coterie run fedavg 'fedprox(mu=0.1)' local --data heart --rounds 50 --seeds 0-9
 	rm -rf runs/demo
 	$(BIN)/coterie compare 'fedgroup(groups=4,pretrain=20)' 'fesem(groups=4,warmup=20)' 'fedsim(clusters=4)' --data 'digits/rotated(clients=40,groups=4)' \
 		--rounds 15 --cohort 20 --epochs 10 --lr 0.1 --draws 10 --seeds 0-1 --out runs/demo
 	$(BIN)/coterie report runs/demo
+	rm -rf runs/auto
+	$(BIN)/coterie auto --data heart --rounds 20 --lr 0.1 --draws 5 --out runs/auto
 
 # Bytecode is kept: the suite starts a hundred processes, each of which would compile all of Coterie anew.
 test: $(VENV)/.dev  ## the whole suite
@@ -62,6 +64,9 @@ pages: demo  ## look at the demo's page and at inspections of 10 and 1,000 clien
 
 docs: $(VENV)/.dev  ## the parts of the documentation that are made from the code
 	$(BIN)/python scripts/make_docs.py
+
+results: $(VENV)/.dev  ## docs/results and its sentences in README.md, made again from the scores in results/; runs no study
+	$(BIN)/python scripts/make_results.py
 
 site: $(VENV)/.docs  ## the documentation as build/site/index.html: needs no network to read; tutorials are executed where Coterie has changed
 	$(BIN)/python -m sphinx -W --keep-going -q -d build/site-pages docs build/site

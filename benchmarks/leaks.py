@@ -10,26 +10,30 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmarks.leak_attack import Federations, analytic, learned
 from benchmarks.recording import JUDGED, RecordingEngine, Seen
 from coterie.core.arrays import Doubles
+from coterie.core.asks import Ask, Train
+from coterie.core.descriptions import AskSubspaces, Describe, count_features
 from coterie.core.local import Local
-from coterie.core.method import Context
+from coterie.core.method import Context, Problem, Round
 from coterie.core.plan import Plan
 from coterie.core.rng import make_key
 from coterie.core.vectors import Sketch, project
 from coterie.data.catalogue import load
 from coterie.deploy.site.explain import describe_disclosure
 from coterie.deploy.site.ledger import calibrate_noise
-from coterie.deploy.site.policy import Policy
+from coterie.deploy.site.policy import UNUSUAL_ASKS, Policy
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.world import World
 from coterie.evidence.records import RUNNING
 from coterie.inspect.inspection import InspectPlan, run_inspection
 from coterie.methods.catalogue import build, methods
+from coterie.methods.reporting_rules import LossRule, MixtureRule
 from coterie.run.driver import drive, run_script
 from coterie.run.lanes import make_lanes
 
@@ -55,6 +59,30 @@ INSPECTIONS = {
 }
 
 
+def ask_once(name: str, problem: Problem) -> Ask[Any]:
+    """An ask that no method of the tables makes, at the first models of a run."""
+    clients, models = problem.roster.clients, np.stack([problem.initial(SEED)(i) for i in range(3)])
+    if name.startswith("describe"):
+        classes = problem.model.outputs if name.endswith("by class") else 0
+        key, size = (make_key(SEED, "leak"), 10) if "10" in name else (None, count_features(problem.layout))
+        return Describe(clients, models[:1], size=size, key=key, classes=classes)
+    if name.startswith("subspaces"):
+        classes = problem.model.outputs if name.endswith("by class") else 0
+        return AskSubspaces(clients, size=problem.context(PLAN, SEED, 0).features, classes=classes)
+    if name.startswith("losses"):
+        return Train(clients, models[:1], PLAN.local.replace(rule=LossRule(first=7)))
+    classes = problem.model.outputs if name.endswith("by class") else 0
+    rule, even = MixtureRule(components=3, classes=classes), np.full((len(clients), 3), 1 / 3)
+    extra = rule.bring(models, even, np.full((3, classes), 1 / classes) if classes else None)
+    return Train(clients, models[:1], PLAN.local.replace(rule=rule), extra=extra)
+
+
+SINGLE_ASKS = (
+    *("describe", "describe in 10 projections", "describe by class", "subspaces", "subspaces by class"),
+    *("losses of 7 steps", "mixture of 3", "mixture of 3 by class"),
+)
+
+
 @dataclass(frozen=True)
 class Leak:
     """One kind of answer of one method."""
@@ -65,12 +93,19 @@ class Leak:
     analytic: float | None  # None: there is no bias to read
 
 
+def iter_ask(ask: Ask[Any]) -> Round[Any]:
+    """A script of one ask."""
+    return (yield from ask)
+
+
 def recorded(name: str, draw: int, world: World) -> Mapping[str, Seen]:
     """What a server sees of a method in a few rounds, or of an inspection."""
     problem = world.problem
     with BatchedEngine({draw: world}) as inner:
         engine = RecordingEngine(inner)
-        if name in INSPECTIONS:
+        if name in SINGLE_ASKS:
+            run_script(iter_ask(ask_once(name, problem)), engine, seed=SEED, draw=draw)
+        elif name in INSPECTIONS:
             ctx = Context(problem.roster_at(0), problem.layout, Plan(), SEED, 0)
             script = run_inspection(problem.initial(SEED), world.federation.classes, (DATA, MODEL), ctx, INSPECTIONS[name])
             run_script(script, engine, seed=SEED, draw=draw)
@@ -84,7 +119,7 @@ def recorded(name: str, draw: int, world: World) -> Mapping[str, Seen]:
 def leaks(name: str, worlds: Mapping[int, World]) -> dict[str, Leak]:
     """By kind of answer, how much it gives away."""
     seen = {draw: recorded(name, draw, world) for draw, world in worlds.items()}
-    rounds = 1 if name in INSPECTIONS else ROUNDS
+    rounds = 1 if name in (*INSPECTIONS, *SINGLE_ASKS) else ROUNDS
     clients, layout = sum(len(world.federation) for world in worlds.values()), worlds[0].model.layout
     found = {}
     for kind in dict.fromkeys(kind for draw in seen.values() for kind in draw):
@@ -152,6 +187,12 @@ def by_kind(found: Mapping[str, Mapping[str, Leak]]) -> str:
 def _words(kind: str) -> str:
     """As a site's policy is explained: one source."""
     first = next(iter(describe_disclosure(kind.split()[0], Policy(), "as many numbers as the model has")))  # type: ignore[arg-type]
+    if kind.startswith(UNUSUAL_ASKS):
+        policy = Policy(label_shares=kind.endswith("by class"))
+        return next(iter(describe_disclosure(kind.split()[0], policy, ""))).removeprefix("Leaves: ").rstrip(".")  # type: ignore[arg-type]
+    for rule, words in {"LossRule": "the losses of its steps", "MixtureRule": "mean responsibilities of each model"}.items():
+        if rule in kind:
+            return f"beside what `Train` sends, {words}{' for the samples of each class' * kind.endswith('by class')}"
     if kind == JUDGED:
         return "of each client's test part, right answers, predictions and samples by class: whatever the method, where a study evaluates"
     rest = {"of a half": " (on half its samples)", "by class": " (of one class and half its samples)"}
@@ -166,8 +207,9 @@ def main() -> None:
     """Measure, and write the tables between their marks."""
     worlds = {draw: World.from_spec(load(DATA, draw), MODEL) for draw in (*KNOWN, *OTHER)}
     found = {name: leaks(name, worlds) for name in (*methods, *VARIANTS, *INSPECTIONS)}
+    single = {name: leaks(name, worlds) for name in SINGLE_ASKS}
     text = PAGE.read_text()
-    for mark, table in {"answers": by_kind(found), "methods": by_method(found)}.items():
+    for mark, table in {"answers": by_kind(found | single), "methods": by_method(found)}.items():
         text = re.sub(rf"<!-- {mark} -->.*?<!-- /{mark} -->", f"<!-- {mark} -->\n{table}\n<!-- /{mark} -->", text, flags=re.DOTALL)
     PAGE.write_text(text)
 

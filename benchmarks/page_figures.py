@@ -192,8 +192,15 @@ ANSWERS = {
     "SketchedTrain": "sketch of the update",
     "SketchedGradient noised": "sketch of the gradient, epsilon 8",
     "SketchedTrain noised": "sketch of the update, epsilon 8",
+    "Describe": "moments of features",
+    "Describe by class": "moments of features by class",
+    "AskSubspaces": "directions of samples",
+    "AskSubspaces by class": "directions of samples by class",
     "Losses": "losses of three models",
     "AskErrors": "errors of five random models",
+    "Train by LossRule": "losses of seven steps, beside the model",
+    "Train by MixtureRule": "mean responsibilities, beside the models",
+    "Train by MixtureRule by class": "responsibilities by class, beside the models",
     "Evaluate": "counts by class, training part",
     "Evaluate on test parts": "counts by class, test part",
 }
@@ -222,7 +229,7 @@ def draw_leaks() -> Chart:
             shape=alt.Shape("series:N", scale=alt.Scale(domain=names, range=["circle", "diamond"])),
         )
     )
-    return alt.layer(line.encode(x=across, y=height, x2=alt.datum(0)), dot).properties(width=330, height=290)
+    return alt.layer(line.encode(x=across, y=height, x2=alt.datum(0)), dot).properties(width=330, height=410)
 
 
 def draw_asynchronous() -> Chart:

@@ -8,7 +8,9 @@ import numpy as np
 
 from coterie.core.arrays import Doubles, find_positions
 from coterie.core.asks import Evaluated, Gradients, Reply, Train, Trained
+from coterie.core.descriptions import AskSubspaces, Describe
 from coterie.engines.engine import Engine, StampedAsk
+from coterie.methods.reporting_rules import LossRule, MixtureRule
 
 JUDGED = "Evaluate on test parts"
 
@@ -51,6 +53,10 @@ def name_of(ask: Any) -> str:
         return JUDGED
     share = getattr(ask, "share", None)
     of = "" if share is None else " by class" if share.label is not None else " of a half"
+    if isinstance(ask, Describe | AskSubspaces) and ask.classes:
+        of = " by class"
+    if isinstance(ask, Train) and isinstance(ask.local.rule, LossRule | MixtureRule):
+        of = f" by {type(ask.local.rule).__name__}" + " by class" * ask.local.rule.reveals_labels
     noise = " noised" if getattr(ask, "sketch", None) is not None and ask.sketch.noise else ""
     return f"{ask.kind}{noise}{of}"
 
@@ -60,6 +66,8 @@ def shown(ask: Any, reply: Any) -> Doubles:
     share = getattr(ask, "share", None)
     if share is not None and share.label is not None:
         return np.asarray(reply.sizes[:, None], dtype=np.float64)
+    if isinstance(ask, Train) and isinstance(ask.local.rule, LossRule | MixtureRule):  # beside the model, which is `Train`'s
+        return np.asarray(np.hstack([reply.losses, reply.summary]))
     if isinstance(ask, Train) and isinstance(reply, Trained):
         moved = (
             reply.vectors if ask.sketch is not None else reply.vectors - ask.models[ask.start[find_positions(ask.clients, reply.clients)]]

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 import coterie as ct
-from coterie.reproduce.figures import METHOD_COLOURS, get_method
+from coterie.reproduce.figures import METHOD_COLOURS, get_method, render_svg
 
 PLAN = ct.Plan(rounds=30, cohort=20, local=ct.Local(epochs=20, batch_size=10, lr=0.1))
 ENOUGH = 0.95
@@ -71,17 +71,17 @@ ROW = re.compile(r"^\| `(.+)` \| ([\d.]+) \| ([+-][\d.]+) \| ([\d.]+) \|", re.MU
 
 
 def draw_figure(alt: Any) -> Any:
-    """The gain over FedAvg, and the adjusted Rand index, of the chosen settings (filled) and the papers' own (hollow)."""
+    """The gain over FedAvg, and the adjusted Rand index, of the chosen settings (square) and the papers' own (circle)."""
     found = {name: (float(gain), ari) for name, _, gain, ari in ROW.findall(PAGE.read_text(encoding="utf-8").split("## Reported")[1])}
     colours = [METHOD_COLOURS.get(get_method(name), "#000000") for name in (*CHOSEN, *LITERAL)]
     data = pd.DataFrame(
-        {"method": name, "gain": found[name][0], "ari": found[name][1], "colour": colour, "fill": colour if name in CHOSEN else "white"}
+        {"method": name, "gain": found[name][0], "ari": found[name][1], "colour": colour, "shape": "square" if name in CHOSEN else "circle"}
         for name, colour in zip((*CHOSEN, *LITERAL), colours, strict=True)
     )
     base = alt.Chart(data).encode(y=alt.Y("method:N", sort=None, title=None, axis=alt.Axis(labelLimit=320)))
-    x = alt.X("gain:Q", title="gain over FedAvg, points of accuracy (filled: chosen settings, hollow: the paper's own)")
-    dots = base.mark_circle(size=80, strokeWidth=2, opacity=1).encode(
-        x=x, stroke=alt.Stroke("colour:N", scale=None), fill=alt.Fill("fill:N", scale=None)
+    x = alt.X("gain:Q", title="gain over FedAvg, points of accuracy (■ chosen settings, ● the paper's own)")
+    dots = base.mark_point(filled=True, size=80, opacity=1).encode(
+        x=x, shape=alt.Shape("shape:N", scale=None), color=alt.Color("colour:N", scale=None)
     )
     zero = alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(color="#666666").encode(x="x:Q")
     plot = (zero + dots).properties(width=420, height=alt.Step(22))
@@ -100,6 +100,6 @@ if __name__ == "__main__":
     elif sys.argv[1:] == ["figure"]:
         import altair
 
-        draw_figure(altair).save(PAGE.with_suffix(".svg"))
+        PAGE.with_suffix(".svg").write_text(render_svg(draw_figure(altair)), encoding="utf-8")
     else:
         sys.exit(__doc__)

@@ -1,4 +1,4 @@
-"""Scripts of `studies/` as modules, so that tests can call them."""
+"""Scripts of `studies/`, or of another folder, as modules, so that tests can call them."""
 
 import importlib.util
 import sys
@@ -8,9 +8,9 @@ from types import ModuleType
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def script(name: str) -> ModuleType:
+def script(name: str, folder: str = "studies") -> ModuleType:
     """The script of this name, run once as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "studies" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

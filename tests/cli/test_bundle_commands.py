@@ -128,10 +128,10 @@ def test_all_writes_a_folder_for_each_client(coterie: Commands, study: Path, tmp
 
 
 def test_odd_client_names_make_safe_folders() -> None:
-    from coterie.cli.export import _make_folder_name
+    from coterie.cli.export import make_folder_name
 
-    assert _make_folder_name("../a b/c") == "%2E.%2Fa b%2Fc"
-    assert _make_folder_name("f01_12") == "f01_12"
+    assert make_folder_name("../a b/c") == "%2E.%2Fa b%2Fc"
+    assert make_folder_name("f01_12") == "f01_12"
 
 
 def test_bad_input_to_export_is_one_sentence(coterie: Commands, study: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from cli.test_commands import coterie
 
 COMMAND_PANELS = {
-    "Study": {"inspect", "plan", "run", "compare", "resume", "reproduce"},
+    "Study": {"auto", "inspect", "plan", "run", "compare", "resume", "reproduce"},
     "Evidence": {"show", "report", "verify", "digest"},
     "Use": {"export", "predict", "place"},
     "Real federation": {"serve", "join", "launch", "federation", "policy"},

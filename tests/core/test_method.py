@@ -26,7 +26,7 @@ def ctx(cohort: int | None = 5, roster: Roster = ROSTER, seed: int = 0, round_: 
 
 
 def test_the_context_holds_no_data() -> None:
-    known = ["roster", "layout", "plan", "seed", "round_", "notes", "outputs", "validation", "task", "aggregate", "truth"]
+    known = ["roster", "layout", "plan", "seed", "round_", "notes", "outputs", "features", "validation", "task", "aggregate", "truth"]
     assert [f.name for f in fields(Context)] == known
     assert [f.name for f in fields(Roster)] == ["ids", "sizes", "reachable", "sites"]
     held = make_round_context(worlds.make_world())

@@ -63,4 +63,13 @@ def test_the_problem_of_a_world_is_its_servers_view() -> None:
     bare = World.from_spec(world.federation.replace(validation=None, central=None), "mclr").problem
     assert (bare.validation, bare.central) == (False, False)
     assert problem.initial(2)().tobytes() == world.model.initial(2)().tobytes()
-    assert {f.name for f in fields(Problem)} == {"model", "roster_at", "truth_at", "validation", "central", "task", "with_unseen"}
+    assert {f.name for f in fields(Problem)} == {
+        "model",
+        "roster_at",
+        "truth_at",
+        "validation",
+        "central",
+        "task",
+        "unlabelled",
+        "with_unseen",
+    }

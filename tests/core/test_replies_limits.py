@@ -95,10 +95,23 @@ def test_every_ask_about_training_samples_is_counted() -> None:
     assert refused(Losses(CLIENTS, MODELS, part="validation"), table, Limits(SIZES)) == {}  # of those the roster knows no number
 
 
+def test_of_a_fold_one_can_have_no_more_than_it_holds() -> None:
+    sizes = np.array([10, 11, 12, 1, 13])
+    fold = replace(ASK, share=Share(fold=1, folds=3))  # 4 to 6 of 10 are in it, 4 to 7 of 11, of one sample none
+    most = np.array([3, 4, 4, 1, 4])  # a site that withholds its counts sends one
+    assert fold.share is not None
+    assert fold.share.count(sizes).tolist() == [3, 4, 4, 0, 4]
+    assert refused(fold, trained([1] * 5, most), Limits(sizes)) == {}
+    assert refused(fold, trained([1] * 5, most + np.array([0, 1, 0, 0, 0])), Limits(sizes)) == {1: Refusal.MISCOUNTED}
+    rest = replace(ASK, share=Share(fold=1, folds=3, rest=True))
+    assert refused(rest, trained([1] * 5, np.array([7, 7, 8, 1, 9])), Limits(sizes)) == {}
+    assert refused(rest, trained([1] * 5, np.array([8, 7, 8, 1, 9])), Limits(sizes)) == {0: Refusal.MISCOUNTED}
+
+
 def test_of_a_share_one_can_have_no_more_than_all() -> None:
-    half = replace(ASK, share=Share(half=0))
-    assert refused(half, trained([1] * 5, SIZES // 2), Limits(SIZES)) == {}
-    assert refused(half, trained([1] * 5, SIZES + np.array([0, 0, 0, 0, 1])), Limits(SIZES)) == {4: Refusal.MISCOUNTED}
+    label = replace(ASK, share=Share(label=0))
+    assert refused(label, trained([1] * 5, SIZES // 2), Limits(SIZES)) == {}
+    assert refused(label, trained([1] * 5, SIZES + np.array([0, 0, 0, 0, 1])), Limits(SIZES)) == {4: Refusal.MISCOUNTED}
 
 
 def test_settings_of_a_plan() -> None:

@@ -28,6 +28,10 @@ METHODS = (
     *("fedavg", "fedprox(mu=0.1)", "fedsim(clusters=2)", "fedgroup(groups=2,alpha=2)", "fesem(groups=2)", "simprox", "ifca(groups=2)"),
     *("fedsim(clusters=2,sketch=5)", "fedgroup(groups=2,alpha=2,start_from=w0,sketch=5)", "fesem(groups=2,assign_on=sketch,sketch=5)"),
     *("fedex(groups=2)", "fedex(groups=2,combiner=mean)", "moon", "ditto", "scaffold", "flhc(warmup=1)", "local", "fedavg+finetune"),
+    *("clove(groups=2)", "pfedgraph", "cflgp(groups=2,period=1)", "cflgp(groups=2,sketch=5)", "apfl", "fedala", "fedclust(groups=2)"),
+    *("pacfl(groups=2)", "pacfl(groups=2,by_class=false,angle=sum)"),
+    *("fedavg+private(layers=bias)", "fedavg+private(layers=bias,train=private_first)", "fedavg+knn"),
+    *("auto", "structured", "continuum"),
 )
 
 

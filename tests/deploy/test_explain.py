@@ -37,7 +37,7 @@ def test_only_what_is_answered_is_said_to_be() -> None:
     response = words(Policy(privacy=DP))
     assert "Train is answered" in response
     assert "Gradient is answered" not in response
-    assert "The asks Gradient, Losses, AskErrors." in response
+    assert "The asks Gradient, Losses, AskErrors, Describe, AskSubspaces." in response
     assert "Losses is answered" not in words(Policy(asks=("Train",)))
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from coterie.core.asks import AskErrors, Evaluate, Gradient, Losses, Reply, Share, Train
+from coterie.core.descriptions import AskSubspaces, Describe
 from coterie.core.local import Local
-from coterie.core.serving import COMBINED, Mixture, Serving
+from coterie.core.serving import COMBINED, Mixture, Neighbours, Serving
 from coterie.core.vectors import Sketch
 from coterie.deploy.messages import KINDS, PROTOCOL, AskBatch, Denial, from_message, to_message
 from coterie.deploy.site.audit import Audit
@@ -22,9 +23,13 @@ from coterie.deploy.site.privacy import PrivateTrainer
 from coterie.deploy.site.worker import SiteWorker
 from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
+from coterie.methods.apfl import APFLRule
 from coterie.methods.combiners import AccuracyGate, Online, OwnExpert
 from coterie.methods.ditto import OWN_MODEL, DittoRule
+from coterie.methods.fedala import ALARule
 from coterie.methods.moon import PREVIOUS_MODEL, MOONRule
+from coterie.methods.pfedgraph import NEIGHBOURS, GraphRule
+from coterie.methods.private import PartRule
 from coterie.testing.worlds import make_world
 
 W = make_world()
@@ -39,6 +44,10 @@ NAN = np.float32("nan")
 
 def serving(**given: Any) -> Serving:
     return replace(Serving.one(CLIENTS, MODEL), **given)
+
+
+def pair(*names: str) -> dict[str, Any]:
+    return {name: np.zeros((N, D), np.float32) for name in names}
 
 
 def rule(kind: Any, extra: str, **settings: Any) -> Train:
@@ -74,6 +83,12 @@ def wrong_asks() -> Iterator[tuple[str, Any]]:
     yield "own_epochs", rule(DittoRule, OWN_MODEL, lam=1.0, own_epochs=-3)
     yield "lam", rule(DittoRule, OWN_MODEL, lam=float("nan"), own_epochs=None)
     yield "temperature", rule(MOONRule, PREVIOUS_MODEL, mu=1.0, temperature=0.0)
+    yield "rate", replace(TRAIN, local=Local(rule=ALARule(rate=0.0, adapts=(True,))), extra=pair(*ALARule.needs))
+    yield "weight", rule(GraphRule, NEIGHBOURS, weight=float("inf"))
+    yield "trains", replace(TRAIN, local=Local(rule=PartRule(trains=cast(Any, (1, 0)), is_shared=True)))
+    yield "count", Evaluate(serving(neighbours=Neighbours(0, 1.0, np.ones(N))))
+    yield "weights", Evaluate(serving(neighbours=Neighbours(3, 1.0, np.full(N, 2.0))))
+    yield "its neighbours have 1", Evaluate(serving(neighbours=Neighbours(3, 1.0, np.ones(1))))
     yield "models", replace(TRAIN, models=np.full((1, D), NAN))
     yield "models", Losses(CLIENTS, np.full((2, D), np.inf, np.float32))
     yield "models", AskErrors(CLIENTS, MODEL[:-1])
@@ -81,11 +96,32 @@ def wrong_asks() -> Iterator[tuple[str, Any]]:
     yield "held", replace(TRAIN, held=-1)
     yield "part", Losses(CLIENTS, MODEL, part=cast(Any, "everything"))
     yield "loss_limit", Losses(CLIENTS, MODEL, loss_limit=float("nan"))
-    yield "half", Gradient(CLIENTS, MODEL, share=Share(half=cast(Any, True)))
-    yield "half", Gradient(CLIENTS, MODEL, share=Share(half=cast(Any, 2)))
+    yield "fold", Gradient(CLIENTS, MODEL, share=Share(fold=cast(Any, True)))
+    yield "fold", Gradient(CLIENTS, MODEL, share=Share(fold=-1))
+    yield "about fold 2: there are 2", Gradient(CLIENTS, MODEL, share=Share(fold=2))
+    yield "about fold 3: there are 3", Evaluate(serving(), "train", Share(fold=3, folds=3))
+    yield "folds", Gradient(CLIENTS, MODEL, share=Share(fold=0, folds=11))
+    yield "folds", Gradient(CLIENTS, MODEL, share=Share(fold=0, folds=1))
+    yield "rest", Gradient(CLIENTS, MODEL, share=Share(fold=0, rest=cast(Any, 1)))
+    yield "leaves out fold 2: there are 2", Gradient(CLIENTS, MODEL, share=Share(left_out=2))
+    yield "leaves out fold 3: there are 3", Evaluate(serving(), "train", Share(left_out=3, left_out_folds=3))
+    yield "left_out", Gradient(CLIENTS, MODEL, share=Share(left_out=-1))
+    yield "left_out", Gradient(CLIENTS, MODEL, share=Share(left_out=cast(Any, True)))
+    yield "left_out_folds", Gradient(CLIENTS, MODEL, share=Share(left_out=0, left_out_folds=11))
+    yield "left_out_folds", Gradient(CLIENTS, MODEL, share=Share(left_out=0, left_out_folds=1))
     yield "label", Gradient(CLIENTS, MODEL, share=Share(label=cast(Any, 1.5)))
     yield "share", Gradient(CLIENTS, MODEL, share=cast(Any, "half"))
     yield "size", Gradient(CLIENTS, MODEL, sketch=Sketch(cast(Any, 2.5), 7))
+    yield "size", Describe(CLIENTS, MODEL, size=0)
+    yield "size", Describe(CLIENTS, MODEL, size=1 << 17)
+    yield "key", Describe(CLIENTS, MODEL, size=2, key=-1)
+    yield "part", Describe(CLIENTS, MODEL, size=2, part=cast(Any, "central"))
+    yield "by 2 classes", Describe(CLIENTS, MODEL, size=2, classes=2)
+    yield "size", AskSubspaces(CLIENTS, size=4)
+    yield "directions", AskSubspaces(CLIENTS, size=5, directions=11)
+    yield "directions", AskSubspaces(CLIENTS, size=5, directions=0)
+    yield "models", AskSubspaces(CLIENTS, MODEL, size=5)
+    yield "by 2 classes", AskSubspaces(CLIENTS, size=5, classes=2)
     yield "key", Gradient(CLIENTS, MODEL, sketch=Sketch(2, cast(Any, True)))
     yield "noise", Gradient(CLIENTS, MODEL, sketch=Sketch(2, 7, clip=1.0, noise=float("inf")))
     yield "rows", Evaluate(serving(rows=np.zeros(2, np.int64)))
@@ -136,9 +172,17 @@ def test_honest_asks_have_no_fault() -> None:
         replace(TRAIN, linear=np.ones((N, D), np.float32), purpose="probe", partial=True),
         rule(DittoRule, OWN_MODEL, lam=1.0, own_epochs=2),
         rule(MOONRule, PREVIOUS_MODEL, mu=1.0, temperature=0.5),
-        Gradient(CLIENTS, MODEL, share=Share(half=1, label=2), sketch=Sketch(5, 2**64 - 1, clip=0.5, noise=0.25)),
+        rule(GraphRule, NEIGHBOURS, weight=-0.5),
+        replace(TRAIN, local=Local(rule=ALARule(rate=1.0, adapts=(False, True))), extra=pair(*ALARule.needs)),
+        replace(TRAIN, local=Local(rule=APFLRule()), extra=pair(*APFLRule.needs)),
+        replace(TRAIN, local=Local(rule=PartRule(trains=(True, False), is_shared=False))),
+        Evaluate(serving(neighbours=Neighbours(3, 1.0, np.linspace(0, 1, N)))),
+        Gradient(CLIENTS, MODEL, share=Share(fold=4, label=2, folds=10, rest=True), sketch=Sketch(5, 2**64 - 1, clip=0.5, noise=0.25)),
         Losses(CLIENTS, np.stack([MODEL] * 4), part="validation"),
         AskErrors(np.zeros(0, np.int64), MODEL),
+        Describe(CLIENTS, MODEL, size=5, classes=C, part="validation"),
+        Describe(CLIENTS, MODEL, size=2, key=2**64 - 1),
+        AskSubspaces(CLIENTS, size=5, classes=C, directions=10),
         Evaluate(mixed),
         Evaluate(serving(combiner=Online(weights=np.ones((1, C))))),
     ]
@@ -164,6 +208,8 @@ def test_the_table_has_every_field_of_every_kind_that_an_ask_may_hold() -> None:
         "Gradients",
         "LossTable",
         "Errors",
+        "Described",
+        "Subspaces",
     }
     assert set(KINDS) - asked - answered == {"Evaluated", "dict"}
 

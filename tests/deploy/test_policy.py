@@ -9,6 +9,7 @@ import pytest
 
 from coterie._util.errors import UserError
 from coterie.core.asks import Ask, AskErrors, Evaluate, Gradient, Losses, Share, Train
+from coterie.core.descriptions import AskSubspaces, Describe
 from coterie.core.local import Local, LocalRule
 from coterie.core.serving import Serving
 from coterie.deploy.messages import MessageError, SiteCard, from_message, to_message
@@ -26,8 +27,13 @@ from coterie.deploy.site.policy import (
 )
 from coterie.deploy.site.process import Site, SiteSettings
 from coterie.engines.engine import StampedAsk
+from coterie.methods.apfl import APFLRule
 from coterie.methods.ditto import DittoRule
+from coterie.methods.fedala import ALARule
 from coterie.methods.moon import MOONRule
+from coterie.methods.pfedgraph import GraphRule
+from coterie.methods.private import PartRule
+from coterie.methods.reporting_rules import LossRule, MixtureRule
 from coterie.models.catalogue import models
 from coterie.testing.worlds import make_world
 from deploy.ordering import make_hello
@@ -44,6 +50,8 @@ def questions() -> dict[str, Ask[Any]]:
         "Losses": Losses(CLIENTS, INITIAL),
         "AskErrors": AskErrors(CLIENTS, INITIAL),
         "Evaluate": Evaluate(Serving.one(CLIENTS, INITIAL)),
+        "Describe": Describe(CLIENTS, INITIAL, size=5),
+        "AskSubspaces": AskSubspaces(CLIENTS, size=5),
     }
 
 
@@ -67,7 +75,17 @@ def test_the_default_file_says_the_defaults() -> None:
 def test_names_are_those_that_there_are() -> None:
     assert tuple(models) == OWN_MODELS
     assert set(OWN_MODELS) - set(Policy().models) == {"efficientnet_lite0", "fusion", "lm", "text"}  # which read what the server names
-    assert sorted([get_rule_name(DittoRule(lam=1.0, own_epochs=None)), get_rule_name(MOONRule(mu=1.0, temperature=0.5))]) == list(OWN_RULES)
+    rules = (
+        ALARule(rate=1.0, adapts=(True,)),
+        APFLRule(),
+        DittoRule(lam=1.0, own_epochs=None),
+        GraphRule(weight=0.1),
+        LossRule(),
+        MOONRule(mu=1.0, temperature=0.5),
+        MixtureRule(components=2),
+        PartRule(trains=(True,), is_shared=True),
+    )
+    assert tuple(get_rule_name(rule) for rule in rules) == OWN_RULES
     assert set(questions()) == set(ASKS)
 
 
@@ -105,7 +123,8 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_only_the_asks_that_are_named_are_answered() -> None:
     for name, ask in questions().items():
-        assert reason(Policy(), ask) == ""
+        assert reason(Policy(asks=ASKS), ask) == ""
+        assert (reason(Policy(), ask) == "") is (name not in ("Describe", "AskSubspaces"))  # which show samples' means and directions
         others = tuple(other for other in ASKS if other != name)
         assert reason(Policy(asks=others), ask).startswith(f"{name} is not answered here")
 
@@ -128,7 +147,7 @@ def test_reasons_against_an_ask() -> None:
     assert reason(Policy(rules=(f"{__name__}:Mine",)), own) == ""
     assert "label counts" in reason(Policy(), replace(train, share=Share(label=1)))
     assert reason(Policy(label_shares=True), replace(train, share=Share(label=1))) == ""
-    assert reason(Policy(), replace(train, share=Share(half=1))) == ""
+    assert reason(Policy(), replace(train, share=Share(fold=1))) == ""
 
 
 def test_a_foreign_model_runs_only_where_it_is_named() -> None:
@@ -215,7 +234,7 @@ def test_under_dp_sgd_only_what_it_protects_is_answered() -> None:
     for name in ("Gradient", "Losses", "AskErrors"):
         assert reason(policy, asks[name]).startswith(f"{name} is not answered under dp-sgd")
     assert "not answered under dp-sgd" in reason(policy, Evaluate(Serving.one(CLIENTS, INITIAL), part="validation"))
-    for share in (Share(half=0), Share(label=0)):
+    for share in (Share(fold=0), Share(label=0)):
         assert "depends on all the others" in reason(policy, Train(CLIENTS, INITIAL, Local(), share=share))
     ruled = Train(CLIENTS, INITIAL, Local(rule=DittoRule(lam=1.0, own_epochs=None)), extra={"own": np.zeros((3, 18), np.float32)})
     assert "local rule" in reason(policy, ruled)

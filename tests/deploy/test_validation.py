@@ -134,7 +134,11 @@ def test_every_column_of_every_reply_that_can_be_wrong_has_a_rule() -> None:
     replies = {kind for kind in KINDS.values() if isinstance(kind, type) and issubclass(kind, Reply)}
     assert set(REPLIES) == replies
     without = {(kind.__name__, name) for kind in replies for name in kind.columns() if name not in REPLIES[kind]}
-    assert without == {("Trained", "vectors"), ("Trained", "more"), ("Gradients", "vectors"), ("Gradients", "losses")}
+    assert without == {
+        *(("Trained", name) for name in ("vectors", "more", "losses")),  # a rule's objective may be below zero
+        *(("Gradients", name) for name in ("vectors", "losses")),
+        ("Described", "means"),
+    }
 
 
 def claiming(card: Callable[[SiteCard], SiteCard], site: str = LIAR) -> Tamper:

@@ -88,11 +88,31 @@ def test_clients_with_few_samples_are_silent(tmp_path: Path) -> None:
     assert cast(Any, reply).clients.tolist() == kept
     assert same(reply, LoopEngine(make_world()).run(asks(TRAIN))[0].of(np.array(kept)))
     assert log(tmp_path)[0]["silent"] == ["client-2", "client-5"]
-    half, label = made.answer(asks(replace(TRAIN, share=Share(half=0)), replace(TRAIN, share=Share(label=0))))
+    half, label = made.answer(asks(replace(TRAIN, share=Share(fold=0)), replace(TRAIN, share=Share(label=0))))
     assert cast(Any, half).clients.tolist() == [4]  # 16 samples have halves of 8; 12 have 6
     assert len(cast(Any, label)) == 0  # nobody has seven of a class
     (evaluated,) = made.answer(asks(Evaluate(Serving.one(CLIENTS, INITIAL))))
     assert len(cast(Any, evaluated)) == 0  # test parts have four samples
+
+
+def test_nor_does_a_client_answer_from_all_but_a_few_samples(tmp_path: Path) -> None:
+    """Of 16 samples a third has 5 or 6: below 7 neither a third nor the other two thirds leave, and with 5 both do."""
+    shares = [Share(fold=1, folds=3, rest=rest) for rest in (False, True)]
+    for least, answering in ((6, []), (5, [4])):
+        made = worker(tmp_path / str(least), minimum_samples=least)
+        for reply in made.answer(asks(*(replace(TRAIN, share=share) for share in shares))):
+            assert cast(Any, reply).clients.tolist() == answering
+    entry = log(tmp_path / "5")[1]["share"]
+    assert entry == {"fold": 1, "label": None, "folds": 3, "rest": True, "left_out": None, "left_out_folds": 2}
+
+
+def test_nor_where_a_fold_is_left_out_from_too_few_samples(tmp_path: Path) -> None:
+    """Client 4 has 16 samples: 8 without a half, and 4 in a half of these. Client 0 has 12: 6, and 3."""
+    outside, inside = Share(left_out=1), Share(0, left_out=1)
+    for least, answering in ((9, [[], []]), (8, [[4], []]), (6, [[0, 4], []]), (4, [[0, 3, 4], [4]]), (3, [[0, 1, 3, 4], [0, 4]])):
+        made = worker(tmp_path / str(least), minimum_samples=least)
+        replies = made.answer(asks(*(replace(TRAIN, share=share) for share in (outside, inside))))
+        assert [cast(Any, reply).clients.tolist() for reply in replies] == answering, least
 
 
 def test_counts_that_are_not_told(tmp_path: Path) -> None:

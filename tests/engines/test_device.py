@@ -9,7 +9,7 @@ from torch import nn
 from coterie._util.errors import UserError
 from coterie.core.local import Local
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.captured import CapturedTrainer
+from coterie.engines.captured.trainer import CapturedTrainer
 from coterie.engines.device import GIB, compute_stacked_limit
 from coterie.engines.route_checks import check_captured, check_stacked
 from coterie.engines.stacked.route import StackedTrainer

@@ -9,6 +9,7 @@ import pytest
 from torch import nn
 
 from coterie.core.asks import Ask, AskErrors, Evaluate, Gradient, Losses, Train
+from coterie.core.descriptions import AskSubspaces, Describe
 from coterie.core.local import Local
 from coterie.core.serving import COMBINED, Mixture, Serving
 from coterie.core.vectors import Sketch
@@ -57,6 +58,8 @@ def questions(world: World, clients: Any) -> list[Ask[Any]]:
         Gradient(clients, models, sketch=Sketch(4, 1, clip=1.0, noise=0.5)),
         Losses(clients, models, part="validation"),
         AskErrors(clients, models),
+        Describe(clients, models, size=3, key=1, classes=3),
+        AskSubspaces(clients, size=5, directions=2, classes=3),
         Evaluate(Serving.one(clients, models[0]), "train"),
         Evaluate(combined),
     ]
@@ -86,7 +89,7 @@ def test_answers_come_in_the_order_of_the_asks_with_nobodys_among_them(engine: t
     answers = carrier.run([StampedAsk(ask, 3, 1) for ask in mixed])
     assert [type(reply) for reply in answers] == [ask.reply for ask in mixed]
     for ask, reply in zip(mixed, answers, strict=True):
-        assert isinstance(ask, (Train, Gradient, Losses, AskErrors, Evaluate))
+        assert isinstance(ask, (Train, Gradient, Losses, AskErrors, Describe, AskSubspaces, Evaluate))
         assert reply.clients.tolist() == ask.clients.tolist()
         (alone,) = carrier.run([StampedAsk(ask, 3, 1)])
         for name in reply.columns():

@@ -186,3 +186,12 @@ def test_seven_clients_are_too_few_to_tell() -> None:
     found = [find_groups(clients_at(9.0 * np.eye(2)[np.arange(n) % 2], rng), rng, draws=39) for n in (7, 8)]
     assert [np.isnan(f.p) for f in found] == [True, False]
     assert not found[0].distinct
+
+
+def test_a_class_that_no_client_holds_has_no_share() -> None:
+    """Of few clients with few samples a class may be missing: its total is zero, and stays so."""
+    amounts = np.array([[0.5, 1.0, 2.0], [1.0, 0.25, 0.1]])
+    found = rake_proportions(amounts, np.array([4.0, 6.0]), np.array([7.0, 0.0, 3.0]))
+    assert np.isfinite(found).all()
+    assert found[:, 1].tolist() == [0.0, 0.0]
+    np.testing.assert_allclose(found.sum(axis=1), 1)

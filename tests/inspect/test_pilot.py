@@ -23,5 +23,5 @@ def test_the_pilot_adds_up() -> None:
 
 def test_no_half_is_judged_on_what_it_was_trained_on() -> None:
     folds = EvaluationFold.on(validation=False)
-    assert [(fold.trained_on, fold.judged_on) for fold in folds] == [(Share(half=0), Share(half=1)), (Share(half=1), Share(half=0))]
+    assert [(fold.trained_on, fold.judged_on) for fold in folds] == [(Share(fold=0), Share(fold=1)), (Share(fold=1), Share(fold=0))]
     assert EvaluationFold.on(validation=True) == (EvaluationFold("validation"),)

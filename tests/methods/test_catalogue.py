@@ -12,8 +12,29 @@ from coterie.methods.catalogue import build, get_spec, methods, wrappers
 from coterie.testing.play import PLAN, play
 
 # Methods that, unless told otherwise, count clients (FedSim: clusters) alike where FedAvg counts samples.
-ALIKE = {"feddist", "fedsim", "fesem", "fesem_ma", "hypocluster", "ifca", "robust", "scaffold"}
-GROUPING = {"cfl", "fedex", "fedgroup", "fedgrouprox", "fedsim", "fesem", "fesem_ma", "flhc", "hypocluster", "ifca", "rac", "rcc", "robust"}
+ALIKE = {"cflgp", "feddist", "fedsim", "fesem", "fesem_ma", "hypocluster", "ifca", "robust", "scaffold"}
+GROUPING = {
+    "cfl",
+    "fedgwc",
+    "cflgp",
+    "clove",
+    "fedclust",
+    "fedex",
+    "fedgroup",
+    "fedgrouprox",
+    "fedsim",
+    "fesem",
+    "fesem_ma",
+    "flhc",
+    "flux",
+    "hypocluster",
+    "ifca",
+    "pacfl",
+    "rac",
+    "rcc",
+    "robust",
+    "structured",
+}
 WEIGHTED = sorted(name for name in methods if "weighting" in methods.settings(name))
 
 

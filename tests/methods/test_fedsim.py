@@ -1,13 +1,14 @@
 """FedSim: the worked numbers of Eq. 5-7, 13 and 14, the identities with FedAvg, and the edges of its clustering."""
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
 import pytest
 
 from coterie._util.errors import UserError
-from coterie.core.asks import Gradient, Train
+from coterie.core.asks import Evaluate, Evaluated, Gradient, Train
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.methods.catalogue import build
@@ -179,6 +180,8 @@ def test_switches_find_the_same_plain_clusters(settings: str) -> None:
         "clusterer=spectral,clusters=2",
         "clusterer=agglomerative",
         "assign=random,clusters=2",
+        "clusters=2,switch=2",
+        "clusters=2,switch=2,switch_on=sample",
     ],
 )
 def test_switches_keep_the_contracts(settings: str) -> None:
@@ -221,7 +224,100 @@ def test_batch_norm_statistics_do_not_decide() -> None:
     np.testing.assert_allclose(state.models, [[(0.95 - 1) / 2, (25 + 50) / 2]], rtol=1e-5)  # averaged with the same weights
 
 
-@pytest.mark.parametrize("wrong", [{"clusters": 0}, {"variance": 0.0}, {"mu": -1.0}, {"dimensions": 0}, {"most": 0}])
+def judge(hits: list[int], clients: tuple[int, ...] = (0, 1, 2, 3), samples: int = 10) -> Evaluated:
+    """A reply to `Evaluate`: so many of ten validation samples right, of one class."""
+    counts = np.array(hits)[:, None]
+    sizes = np.full_like(counts, samples)
+    nothing = np.full(len(hits), np.nan)
+    return Evaluated(np.array(clients), counts, sizes, sizes, nothing, nothing)
+
+
+SIMILAR, AVERAGE = [1.5, 3], [2.25, 2.5]  # test_one_round_by_hand, test_across_by_samples_is_fedavg
+
+
+def switched(before: tuple[float, ...], one: Evaluated, two: Evaluated, **settings: Any) -> tuple[FedSimState, Any]:
+    ctx = make_context(SIZES)
+    method = FedSim(clusters=2, **{"switch": 2, **settings})
+    state, asks = run_dialogue(method.round(replace(guided(2, 0, 0), gains=before), ctx), PROBES, MODELS, one, two)
+    assert [type(ask) for ask in asks] == [Gradient, Train, Evaluate, Evaluate]
+    assert [ask.part for ask in asks[2:]] == ["validation"] * 2
+    np.testing.assert_allclose([ask.serving.models[0] for ask in asks[2:]], [SIMILAR, AVERAGE], rtol=1e-6)
+    return state, ctx
+
+
+def test_the_gain_of_the_last_rounds_switches_by_hand() -> None:
+    """FedSim's average has 20 of 40 right and FedAvg's 28: a gain of -0.2, with +0.3 before 0.05 on average, with +0.1 before -0.05.
+
+    Of three gains a window of two reads the last two.
+    """
+    worse = judge([5, 5, 5, 5]), judge([7, 7, 7, 7])
+    kept, ctx = switched((0.3,), *worse)
+    np.testing.assert_allclose(kept.models, [SIMILAR], rtol=1e-6)
+    assert kept.gains == pytest.approx((0.3, -0.2))
+    assert ctx.notes.named["validation_gain"] == pytest.approx(-0.2)
+    assert ctx.notes.named["used_clusters"] == 1
+    changed, ctx = switched((0.9, 0.1), *worse)
+    np.testing.assert_allclose(changed.models, [AVERAGE], rtol=1e-6)
+    assert changed.gains == pytest.approx((0.1, -0.2))
+    assert ctx.notes.named["used_clusters"] == 0
+    assert clusters_of(ctx) == [0, 0, 0, 1]  # found all the same
+    np.testing.assert_allclose(mixing_of(ctx).replies, [[1 / 8, 3 / 8, 2 / 8, 2 / 8]])
+    np.testing.assert_allclose(switched((0.3,), *worse, switch_margin=0.06)[0].models, [AVERAGE], rtol=1e-6)
+    np.testing.assert_allclose(switched((), *[judge([5] * 4)] * 2)[0].models, [SIMILAR], rtol=1e-6)  # a tie is FedSim's
+
+
+def test_only_clients_that_judge_both_averages_count() -> None:
+    """Clients 1 and 2 answer both times: 9 and 3 right against 5 and 5 of 20 in all, a gain of 0.1. Without samples the past decides."""
+    state, _ = switched((), judge([0, 9, 3], (0, 1, 2)), judge([5, 5, 10], (1, 2, 3)))
+    assert state.gains == pytest.approx((0.1,))
+    empty = judge([0] * 4, samples=0)
+    state, ctx = switched((-0.1,), empty, empty)
+    assert state.gains == (-0.1,)
+    assert ctx.notes.named["validation_gain"] is None
+    np.testing.assert_allclose(state.models, [AVERAGE], rtol=1e-6)
+    np.testing.assert_allclose(switched((), empty, empty)[0].models, [SIMILAR], rtol=1e-6)
+
+
+def test_another_sample_may_judge() -> None:
+    """Of eight clients four train and four, drawn for another purpose, judge: another sample in every round, the same for every method."""
+    plan = Plan(local=Local(lr=0.1), cohort=4)
+    judged = []
+    for round_ in range(1, 5):
+        ctx = make_context([1] * 8, plan=plan, round_=round_)
+        cohort = tuple(ctx.cohort().tolist())
+        probes, models = replace(PROBES, clients=np.array(cohort)), replace(MODELS, clients=np.array(cohort))
+        method = FedSim(clusters=2, switch=2, switch_on="sample")
+        sample = tuple(ctx.cohort("switch").tolist())
+        replies = probes, models, judge([5] * 4, sample), judge([5] * 4, sample)
+        _, asks = run_dialogue(method.round(guided(2, 0, 0), ctx), *replies)
+        assert [tuple(ask.clients.tolist()) for ask in asks[2:]] == [sample] * 2
+        judged.append((cohort, sample))
+    assert all(cohort != sample for cohort, sample in judged)
+    assert len({sample for _, sample in judged}) > 1
+
+
+@pytest.mark.parametrize("plan", [PLAN, RAGGED, replace(RAGGED, stragglers=0.4)], ids=["all answer", "dropouts", "stragglers"])
+def test_a_switch_that_never_switches_is_fedsim_and_one_that_always_does_is_fedavg(plan: Plan) -> None:
+    assert models_of(FedSim(clusters=2, switch=2, switch_margin=-inf), plan) == models_of(FedSim(clusters=2), plan)
+    assert models_of(FedSim(clusters=2, switch=2, switch_margin=inf), plan) == models_of(FedAvg(), plan)
+    assert models_of(FedSim(clusters=2), plan) != models_of(FedAvg(), plan)
+    assert build("fedsim(switch=3,switch_margin=-inf)") == FedSim(switch=3, switch_margin=-inf)
+
+
+def test_the_averages_that_are_judged_are_made_as_the_models_are() -> None:
+    """A guard makes models in another way, here of sevens: these are judged, not plain means that would never be served."""
+    ctx = replace(make_context(SIZES), aggregate=lambda mixing, vectors, before: (np.full_like(before, 7), mixing))
+    replies = PROBES, MODELS, judge([5] * 4), judge([5] * 4)
+    _, asks = run_dialogue(FedSim(clusters=2, switch=2).round(guided(2, 0, 0), ctx), *replies)
+    assert [ask.serving.models.tolist() for ask in asks[2:]] == [[[7, 7]]] * 2
+
+
+def test_a_switch_needs_validation_parts() -> None:
+    with pytest.raises(UserError, match=r"validation=0\.1"):
+        next(FedSim(switch=2).start(lambda i=0: np.zeros(2, np.float32), make_context(SIZES)))
+
+
+@pytest.mark.parametrize("wrong", [{"switch": 0}, {"clusters": 0}, {"variance": 0.0}, {"mu": -1.0}, {"dimensions": 0}, {"most": 0}])
 def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(wrong))):
         FedSim(**wrong)

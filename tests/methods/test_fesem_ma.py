@@ -7,8 +7,9 @@ import pytest
 
 from coterie._util.errors import UserError
 from coterie.core.arrays import Floats
+from coterie.core.asks import Train
 from coterie.core.layout import Layout, Slice
-from coterie.core.method import Context
+from coterie.core.method import Context, Round
 from coterie.core.model import make_layout
 from coterie.core.plan import Plan
 from coterie.core.roster import Roster
@@ -68,6 +69,29 @@ def test_the_warm_up_is_matched_with_the_common_start() -> None:
     assert state.groups.tolist() == [0, 0, 1, 1]  # by index k-means would part them by the order of their neurons
     assert state.models.tolist() == [A, [*A[:-1], 9.0]]
     assert ctx.notes.named["reordered"] == 2
+
+
+@pytest.mark.parametrize(("method", "averaged"), [(MatchedFeSEM, A), (FeSEM, [2.5, 2.5, 2.5, 2.5, 1.5, 1.5, 0])])
+def test_clients_apart_first_train_from_models_of_their_own(method: type[FeSEM], averaged: list[float]) -> None:
+    """Client i starts from init(1 + i). Untrained, they are A and A turned: matched with w_0 = A they average to A, by index to neither."""
+    initial = [A, A, A_TURNED, B]
+    rule, ctx = method(groups=1, apart=True), context(1, 2)
+    sent: list[list[float]] = []
+
+    def answer(ask: Train, client: int) -> dict[str, object]:
+        row = int(ask.start[int(np.flatnonzero(ask.clients == client)[0])])
+        sent.append(ask.models[row].tolist())
+        return {"vectors": ask.models[row], "sizes": 1, "steps": 1}
+
+    def script() -> Round[FeSEMState]:
+        state = yield from rule.start(lambda i=0: np.array(initial[i], dtype=np.float32), ctx)
+        assert rule.central(state).names == ("global",)
+        return (yield from rule.round(state, ctx))
+
+    state = run_generator(script(), worlds.make_world(), engine=FakeEngine(answer))
+    assert sent == [A, A_TURNED]
+    assert state.models.tolist() == [averaged]
+    assert state.initial.tolist() == A
 
 
 def test_without_hidden_neurons_it_is_fesem() -> None:

@@ -58,7 +58,7 @@ def test_every_client_is_asked_once_for_each_half_and_class() -> None:
     made = federation(even(8), groups=np.arange(8) % 2, moved=True)
     engine = AlteredEngine(pass_unchanged, World.from_spec(made, "mclr"))
     chosen(made, engine=engine)
-    shares = [(s.ask.share.half, s.ask.share.label) for s in engine.asked if isinstance(s.ask, Gradient) and s.ask.share is not None]
+    shares = [(s.ask.share.fold, s.ask.share.label) for s in engine.asked if isinstance(s.ask, Gradient) and s.ask.share is not None]
     assert sorted(shares) == [(half, label) for half in (0, 1) for label in range(CLASSES)]
     assert len(shares) == len(engine.asked)
 

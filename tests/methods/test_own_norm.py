@@ -24,8 +24,8 @@ from coterie.testing.play import PLAN, AlteredEngine, make_round_context, pass_u
 WORLD = worlds.make_batch_norm_world()
 LAYOUT = WORLD.model.layout
 EVERYBODY = replace(PLAN, cohort=None, local=Local(epochs=2, batch_size=None, lr=0.1))
-NORM = OwnNorm(method=FedAvg()).columns(LAYOUT)
-STATISTICS = OwnNorm(method=FedAvg(), keep="statistics").columns(LAYOUT)
+NORM = OwnNorm(method=FedAvg()).find_columns(LAYOUT)
+STATISTICS = OwnNorm(method=FedAvg(), keep="statistics").find_columns(LAYOUT)
 
 
 def test_which_numbers_stay() -> None:
@@ -49,7 +49,7 @@ def test_two_rounds_are_those_of_clients_that_keep_their_norms(keep: Any, column
         shared = np.where(np.isin(np.arange(LAYOUT.size), columns), shared, mean).astype(np.float32)
     state: Any = play(OwnNorm(method=FedAvg(), keep=keep), world=WORLD, plan=EVERYBODY, rounds=2).states[-1]
     np.testing.assert_allclose(state.inner.models[0], shared, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(state.own, own[:, columns], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(state.own.get_all_rows(), own[:, columns], rtol=1e-5, atol=1e-6)
     serving = run_generator(OwnNorm(method=FedAvg(), keep=keep).serve(state, clients, make_round_context(WORLD, EVERYBODY)), WORLD)
     served = serving.models[serving.rows]
     np.testing.assert_allclose(served[:, columns], own[:, columns], rtol=1e-5, atol=1e-6)
@@ -75,11 +75,11 @@ def test_norms_that_stay_are_not_charged() -> None:
 def test_who_has_not_trained_is_served_the_initial_norms() -> None:
     method, plan = OwnNorm(method=FedAvg()), replace(EVERYBODY, cohort=1)
     state: Any = play(method, world=WORLD, plan=plan, rounds=1).states[-1]
-    assert state.seen.sum() == 1
+    assert state.own.has_row.sum() == 1
     serving = run_generator(method.serve(state, np.arange(4), make_round_context(WORLD, plan)), WORLD)
     initial = WORLD.model.initial(0)()[NORM]
     same = [bool((serving.models[row][NORM] == initial).all()) for row in serving.rows]
-    assert same == (~state.seen).tolist()
+    assert same == (~state.own.has_row).tolist()
 
 
 def test_methods_that_try_several_models_on_a_client_are_refused() -> None:

@@ -9,9 +9,11 @@ import pytest
 
 from coterie._util.errors import UserError
 from coterie.core.local import Local
+from coterie.core.states import ClientTable
+from coterie.grouping.landmarks import sample_landmarks
 from coterie.methods.catalogue import build
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.simprox import SimProx
+from coterie.methods.simprox import SimProx, SimProxState
 from coterie.testing import worlds
 from coterie.testing.contracts import Checked, check_absent_is_as_if_not_picked, check_batch_norm, check_odd_cohorts
 from coterie.testing.fakes import make_context, make_layout, make_model, make_trained, remove_clients, run_dialogue
@@ -68,6 +70,33 @@ def test_small_moves_count_more() -> None:
     first = 1 / (1 + exp(-1))
     assert round_of(SimProx(softmax=False), pair)[1]["weights"][0] == pytest.approx(first)
     assert round_of(SimProx(), pair)[1]["weights"][0] == pytest.approx(1 / (1 + exp(1 - 2 * first)))
+
+
+def test_moves_from_a_clients_own_last_model() -> None:
+    """Round 1 from (0, 0): clients 0 and 1 train to (3, 0) and (0, 4): g is from the model received, 3 and 4.
+    Round 2: client 0 stays at (3, 0), client 1 goes to (0, 1), client 2 trains for the first time.
+    g is 0, 3, and client 2's distance from the shared model of round 1.
+    """
+    method = SimProx(previous="own", softmax=False)
+    ctx = make_context([1] * 3, 2)
+    zeros = np.zeros(2, np.float32)
+    start = SimProxState(zeros[None, :], ClientTable.empty(3, zeros))
+    state, _ = run_dialogue(method.round(start, ctx), make_trained([0, 1], [[3, 0], [0, 4]], [1, 1]))
+    np.testing.assert_allclose(ctx.notes.named["norms"], [3, 4])
+    shared = state.models[0]
+    ctx = make_context([1] * 3, 2)
+    after, _ = run_dialogue(method.round(state, ctx), make_trained([0, 1, 2], [[3, 0], [0, 1], shared + np.array([5, 12])], [1, 1, 1]))
+    np.testing.assert_allclose(ctx.notes.named["norms"], [0, 3, 13], rtol=1e-6)
+    assert isinstance(after, SimProxState)
+    np.testing.assert_allclose(after.last.of(np.arange(3)), [[3, 0], [0, 1], shared + np.array([5, 12])], rtol=1e-6)
+    assert after.models[0, 0] > shared[0]  # client 0 has not moved: it counts most
+
+
+def test_the_first_round_does_not_depend_on_the_previous_model() -> None:
+    plays = play(SimProx(previous="received"), rounds=2), play(SimProx(previous="own"), rounds=2)
+    received, own = ([state.models.tobytes() for state in one.states] for one in plays)  # type: ignore[attr-defined]
+    assert received[1] == own[1]
+    assert received[2] != own[2]
 
 
 def test_similarity_of_updates() -> None:
@@ -184,14 +213,72 @@ def test_the_softmax_is_flat() -> None:
         assert 1 <= record.notes.named["flatness"] <= np.e
 
 
-@pytest.mark.parametrize("settings", ["robust=true,softmax=false", "similarity_of=updates,scale_norms=true,times_samples=true"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "pairs=landmarks,compared=2",
+        "pairs=sketches,compared=8",
+        "robust=true,softmax=false",
+        "similarity_of=updates,scale_norms=true,times_samples=true",
+    ],
+)
 def test_switches_keep_the_contracts(settings: str) -> None:
     subject = Checked(lambda: build(f"simprox({settings})"))
     for check in (check_odd_cohorts, check_absent_is_as_if_not_picked, check_batch_norm):
         check(subject)
 
 
-@pytest.mark.parametrize("wrong", [{"lambda0": 1.5}, {"tau": 0.0}, {"temperature": 0.0}])
+def test_landmarks_by_hand() -> None:
+    """MODELS with landmarks 0 and 2 (of two drawn): every Gaussian mean is over these, mean cosines are over all pairs.
+
+    Distances to landmarks: client 0: sqrt 2 (to 2); client 1: 2 and sqrt 2; client 2: sqrt 2 (to 0). sigma is their mean over four pairs.
+    """
+    ctx = make_context([1] * 3, 2, seed=next(seed for seed in range(99) if landmarks_of(seed) == [0, 2]))
+    run_dialogue(SimProx(pairs="landmarks", compared=2, softmax=False).round(make_model(1, 0), ctx), MODELS)
+    sigma = (2 + 3 * sqrt(2)) / 4
+    near, far = exp(-2 / (2 * sigma**2)), exp(-4 / (2 * sigma**2))
+    gaussian, cosine = np.array([near, (near + far) / 2, near]), np.array([0.5, 0.5, 1.0]) / sqrt(2)
+    lam = 0.7 * ((2 / sqrt(2) + 1) / 3) / 0.9
+    alphas = 1 + lam * cosine + (1 - lam) * gaussian
+    np.testing.assert_allclose(ctx.notes.named["weights"], alphas / alphas.sum(), rtol=1e-6)
+    assert ctx.notes.named["sigma"] == pytest.approx(sigma)
+    assert ctx.notes.named["landmarks"] == 2
+
+
+def landmarks_of(seed: int) -> list[int]:
+    return list(map(int, sample_landmarks(3, make_context([1] * 3, 2, seed=seed).rng("landmarks"), 2)))
+
+
+@pytest.mark.parametrize("pairs", ["landmarks", "sketches"])
+def test_as_many_landmarks_or_numbers_as_there_are_is_exact(pairs: Any) -> None:
+    assert models_of(SimProx(pairs=pairs, compared=500)) == models_of(SimProx())
+
+
+@pytest.mark.parametrize("of", ["weights", "updates"])
+def test_sketches_and_landmarks_are_near_the_exact_weights(of: Any) -> None:
+    """200 clients of three kinds, 4,000 numbers: weights within 3 % by 256 numbers or 100 landmarks; norms are exact."""
+    rng = np.random.default_rng(0)
+    moved = rng.normal(size=(3, 4000))[rng.integers(3, size=200)] + 0.7 * rng.normal(size=(200, 4000))
+    start = rng.normal(size=4000)
+    replies = make_trained(range(200), start + 0.01 * moved, [1] * 200)
+    exact = round_of(SimProx(similarity_of=of, softmax=False), replies, tuple(start))[1]
+    for pairs, compared in (("sketches", 256), ("landmarks", 100)):
+        method = SimProx(similarity_of=of, softmax=False, pairs=pairs, compared=compared)  # type: ignore[arg-type]
+        near = round_of(method, replies, tuple(start))[1]
+        np.testing.assert_allclose(near["weights"], exact["weights"], rtol=3e-2)
+        np.testing.assert_allclose(near["norms"], exact["norms"], rtol=1e-9)
+        assert np.abs(near["weights"] - exact["weights"]).max() > 0
+
+
+def test_a_client_that_stands_still_has_no_cosine_with_others() -> None:
+    """Updates 0, (1, 0), (1, 0): mean cosines 0, 1/2, 1/2, by landmarks as by all pairs."""
+    still = make_trained([0, 1, 2], [[0, 0], [1, 0], [1, 0]], [1] * 3)
+    method = SimProx(similarity_of="updates", lambda0=1.0, tau=1e-9, softmax=False)
+    exact = round_of(method, still, (0, 0))[1]["weights"]
+    np.testing.assert_allclose(round_of(replace(method, pairs="landmarks", compared=2), still, (0, 0))[1]["weights"], exact, rtol=1e-9)
+
+
+@pytest.mark.parametrize("wrong", [{"compared": 1}, {"lambda0": 1.5}, {"tau": 0.0}, {"temperature": 0.0}])
 def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(wrong))):
         SimProx(**wrong)

@@ -16,9 +16,11 @@ from coterie.testing.contracts import list_models
 from coterie.testing.play import AlteredEngine, drop_replies, play, reverse_clients
 
 TASKS: tuple[TaskName, ...] = ("regression", "multilabel")
-OTHERWISE = {"fedex": "fedex(groups=2,combiner=mean)", "local": "local(until=validation)"}
-METHODS = [OTHERWISE.get(name, name) for name in methods]
-EVERYTHING = [*METHODS, *(f"fedavg+{name}" for name in wrappers)]
+OTHERWISE = {"fedex": "fedex(groups=2,combiner=mean)", "local": "local(until=validation)", "private": "private(layers=bias)"}
+CLASSES_ONLY = {"fedrc": "use fedem", "flux": "use labels=false", "feroma": "use labels=false"}  # and what they say
+METHODS = [OTHERWISE.get(name, name) for name in methods if name not in CLASSES_ONLY]
+METHODS += ["flux(warmup=0,labels=false)", "feroma(warmup=0,labels=false)"]
+EVERYTHING = [*METHODS, *(f"fedavg+{OTHERWISE.get(name, name)}" for name in wrappers)]
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -46,6 +48,16 @@ def test_identities_hold_for_every_task(task: TaskName) -> None:
 def test_what_follows_confidence_in_classes_says_so() -> None:
     with pytest.raises(UserError, match=r"FedEx's combiner 'online' goes by classes, and this is a regression: use combiner=mean or own\."):
         play(build("fedex"), world=worlds.make_task_world("regression"))
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(("spec", "advice"), CLASSES_ONLY.items())
+def test_what_needs_classes_says_so_before_anything_is_trained(spec: str, advice: str, task: TaskName) -> None:
+    world = worlds.make_task_world(task)
+    engine = AlteredEngine(reverse_clients, world)
+    with pytest.raises(UserError, match=f"goes by classes, and this is a {task}.*{advice}"):
+        play(build(spec), world=world, engine=engine)
+    assert engine.asked == []
 
 
 @pytest.mark.parametrize("task", TASKS)

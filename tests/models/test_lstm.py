@@ -60,8 +60,9 @@ def test_shapes(outputs: int) -> None:
     assert build_model("rnn(6, vocabulary=9, width=5)", (4,), outputs)(torch.randint(9, (3, 4))).shape == (3, outputs)
 
 
-def test_one_logit_beside_zero_is_sigmoid_cross_entropy() -> None:
-    module = build_model("lstm(hidden=6, dense=3)", (4, 5), 2)
+@pytest.mark.parametrize("spec", ["lstm(hidden=6, dense=3)", "rnn(hidden=6, one_logit=true)"])
+def test_one_logit_beside_zero_is_sigmoid_cross_entropy(spec: str) -> None:
+    module = build_model(spec, (4, 5), 2)
     logits, y = module(torch.randn(8, 4, 5)), torch.arange(8) % 2
     assert torch.count_nonzero(logits[:, 0]) == 0
     assert torch.allclose(cross_entropy(logits, y), binary_cross_entropy_with_logits(logits[:, 1], y.float()), atol=1e-6)

@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from coterie.reproduce.claims import StudyVerdict, judge_claims
+from coterie.reproduce.page import make_claim_cells
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.study_files import Claim, StudyPart
 from coterie.reproduce.values import PartValues, count_better_rounds
@@ -85,6 +86,27 @@ def test_a_trend_is_the_change_over_the_parts(sign: Any, expected: str) -> None:
     assert found.ours == pytest.approx(3.0)  # three points: between the ends
     placed = claim.model_copy(update={"at": [0.0, 1.0, 4.0]})  # slope (-5/3 - 4/3 + 28/3) / (26/3) over a range of 4
     assert ruling([placed], parts).results[0].ours == pytest.approx(4 * (1 * -5 / 3 + 2 * -2 / 3 + 4 * 7 / 3) / (26 / 3))
+
+
+def test_a_trend_of_differences_is_the_change_of_the_gain() -> None:
+    """Gains of 1 and 4: the second row moves by 10 from part to part, which the gain does not see."""
+    parts = {"x": values(a=51 + NOISE, b=np.full(10, 50.0)), "y": values(a=64 + 2 * NOISE, b=np.full(10, 60.0))}
+    found = ruling([Claim(says="it", kind="trend", parts=["x", "y"], one="a", two="b", sign="+")], parts).results[0]
+    assert found.outcome == "replicates"
+    assert found.ours == pytest.approx(3.0)
+    assert found.high - found.low == pytest.approx(2 * stats.t.ppf(0.975, 9) * ERROR)  # 2 NOISE - NOISE
+
+
+def test_an_average_over_differences() -> None:
+    """Of the seeds that all parts have: gains of 2 and 6, rows of different names."""
+    parts = {"x": values(a=52 + NOISE, b=np.full(10, 50.0)), "y": values(c=66 + NOISE[:6], d=np.full(10, 60.0))}
+    first, second = Claim(says="f", part="x", one="a", two="b"), Claim(says="g", part="y", one="c", two="d")
+    average = Claim(says="it", kind="average", parts=["x", "y"], of=["f", "g"], one="a", two="b", paper=9.0)
+    found = ruling([first, second, average], parts).results[2]
+    assert (found.outcome, found.repetitions) == ("holds in our variant", 6)  # of ten seeds
+    assert found.ours == pytest.approx(4 + NOISE[:6].mean())
+    against = ruling([first, second, average.model_copy(update={"paper": -9.0})], parts).results[2]
+    assert against.outcome == "opposite sign in our variant"
 
 
 def test_a_trend_that_ranks_throw_away() -> None:
@@ -171,6 +193,18 @@ def test_few_runs_decide_nothing() -> None:
     assert found.variant == "4 of 10 seeds"
 
 
+def test_what_was_written_down_later_changes_no_declared_verdict() -> None:
+    """A p of 0.015 is significant alone; with nine later claims in its family it would not be."""
+    gap = 2.6 * ERROR + NOISE
+    declared = Claim(says="it", one="a", two="b")
+    later = [Claim(says=f"more {i} (written down after the scores)", one="a", two="b") for i in range(9)]
+    parts = {"all": values(a=50 + gap, b=np.full(10, 50.0))}
+    alone, joined = (ruling(claims, parts).results for claims in ([declared], [declared, *later]))
+    assert alone[0].p < 0.05
+    assert (joined[0].outcome, joined[0].p) == (alone[0].outcome, alone[0].p)
+    assert {one.outcome for one in joined[1:]} == {"inconclusive"}
+
+
 def test_draws_and_seeds_are_told_apart() -> None:
     claim, part = Claim(says="it", one="a", two="b"), {"all": values(a=2 + NOISE, b=np.zeros(10))}
     fixed, redrawn = ruling([claim], part).results[0], ruling([claim], part, redrawn=True).results[0]
@@ -197,10 +231,70 @@ def test_the_verdict_is_counted() -> None:
     up, down = (Claim(says="it", part="here", one="a", two="b", sign=sign) for sign in ("+", "-"))
     open_, away = Claim(says="it", part="here", one="a", two="c"), Claim(says="it", part="there", one="a", two="b")
     found = ruling([up, up, down, open_, away], parts, {"there": "no data"})
-    assert found.sentence == "2 replicate, 1 contradicted, 1 inconclusive; 1 not run (no data)"
-    assert found.counts == {"replicates": 2, "holds in our variant": 0, "contradicted": 1, "inconclusive": 1, "not run": 1}
-    assert ruling([away], parts).sentence == "1 not run (there are no scores of it)"
-    assert ruling([up, down], parts, variant="other data").sentence == "1 holds in our variant, 1 opposite in our variant"
+    assert found.sentence == "2 replicate, 1 contradicted, 1 inconclusive, 1 not run; not run: no data"
+    assert {word: n for word, n in found.counts.items() if n} == {"replicates": 2, "contradicted": 1, "inconclusive": 1, "not run": 1}
+    assert ruling([away], parts).sentence == "1 not run; not run: there are no scores of it"
+    other = ruling([up, down, down], parts, variant="other data")
+    assert other.sentence == "1 holds in our variant, 2 have the opposite sign in our variant"
+
+
+@pytest.mark.parametrize(
+    ("paper", "covers", "words"), [(2.1, True, "replicates (sign; number in CI)"), (7.3, False, "replicates (sign only)")]
+)
+def test_replicates_says_sign_and_whether_the_number_is_in_our_interval(paper: float, covers: bool, words: str) -> None:
+    found = ruling([Claim(says="it", one="a", two="b", paper=paper)], {"all": values(a=2 + NOISE, b=np.zeros(10))})
+    (one,) = found.results
+    assert (one.outcome, one.covers, one.verdict) == ("replicates", covers, words)
+    assert one.as_json()["paper_in_interval"] is covers
+    assert found.sentence == f"1 replicates; printed number in our interval: {int(covers)} of 1 that agree"
+
+
+def test_a_bound_is_no_number_to_lie_in_an_interval() -> None:
+    for claim in (Claim(says="it", kind="at_least", one="a", paper=2.0), Claim(says="it", one="a", two="b")):
+        found = ruling([claim], {"all": values(a=2.5 + NOISE, b=np.zeros(10))}).results[0]
+        assert (found.outcome, found.covers, found.verdict) == ("replicates", None, "replicates")
+
+
+@pytest.mark.parametrize(("gap", "sign"), [(0.15, "+"), (-0.15, "+"), (0.15, "-"), (-0.15, "-"), (0.3, "-")])
+def test_p_is_of_the_side_on_which_ours_lies(gap: float, sign: Any) -> None:
+    """Beside an interval on one side of 0, the other side's p of 1 was printed."""
+    found = ruling([Claim(says="it", one="a", two="b", sign=sign)] * 3, {"all": values(a=gap + NOISE, b=np.zeros(10))}).results[0]
+    alone = float(stats.t.sf(abs(gap) / ERROR, 9))
+    assert found.p == pytest.approx(6 * alone)
+    assert found.opposite == ((gap > 0) != (sign == "+")) == found.as_json()["p_of_opposite"]
+    assert ("(opposite)" in make_claim_cells(found)[5]) == found.opposite
+
+
+def test_positive_is_better_also_where_less_is() -> None:
+    part = PartValues()
+    for seed, noise in enumerate(NOISE):
+        part.add("a", "server_ms", seed, 10.0 + noise)
+        part.add("b", "server_ms", seed, 12.0)
+    found = ruling([Claim(says="it", one="a", two="b", score="server_ms", sign="+")], {"all": part}).results[0]
+    assert (found.outcome, round(found.ours, 6)) == ("replicates", 2.0)
+
+
+def test_a_claim_says_how_many_controls_its_method_beats() -> None:
+    part = {"all": values(a=2 + NOISE, b=np.zeros(10), c=np.full(10, 2.0), d=np.ones(10))}
+    claim = Claim(says="it", one="a", two="b")
+    beats = [claim.model_copy(update={"two": two, "control": True}) for two in "cd"]
+    others = [  # of another method, of nothing better, and not run
+        Claim(says="it", one="b", two="c", control=True),
+        Claim(says="it", one="a", two="c", sign="0", control=True),
+        Claim(says="it", one="a", two="nothing", control=True),
+    ]
+    found = ruling([claim, *beats, *others], part)
+    assert [one.controls for one in found.results] == [(1, 2), *[None] * 5]
+    assert found.claims[0].as_json()["controls"] == {"beaten": 1, "of": 2}
+    assert make_claim_cells(found.claims[0])[6] == "1 of 2"
+    assert found.control_sentence == "2 significant, 1 opposite significant, 1 inconclusive, 1 not run"
+    assert ruling([claim], part).results[0].controls is None
+    for seed in range(10):  # a control of something else than accuracy
+        part["all"].add("a", "change", seed, 1.0 + NOISE[seed])
+        part["all"].add("d", "change", seed, 5.0)
+    stable = beats[1].model_copy(update={"score": "change"})
+    assert ruling([claim, *beats, stable], part).results[0].controls == (1, 2)
+    assert ruling([claim.model_copy(update={"two": "d", "score": "change"}), *beats, stable], part).results[0].controls == (1, 1)
 
 
 def test_seeds_are_paired_by_number() -> None:

@@ -76,7 +76,9 @@ def test_the_figure_has_a_diamond_of_a_paper_only_where_there_is_one(paper: str,
     claims, controls = (tmp_path / name for name in draw_figures(judged(paper), tmp_path))
     assert (claims.name, controls.name) == ("t.svg", "t-controls.svg")
     drawn = claims.read_text()
-    assert "ours with 95 % interval" in drawn
+    assert ("■ variant, with 95 % interval" if named else "● found, with 95 % interval") in drawn
+    assert "○ control, with 95 % interval" in controls.read_text()
+    assert "prefers-color-scheme: dark" in drawn  # no white page at night
     assert "one beats two" in drawn
     assert "one has fifty" not in drawn
     assert ("the paper" in drawn) == named

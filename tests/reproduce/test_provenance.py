@@ -69,6 +69,28 @@ def test_parts_run_apart_come_together(carried: tuple[ReproductionResult, Path],
     assert "the paper's protocol" in page.lower()
 
 
+def test_parts_run_elsewhere_come_together(carried: tuple[ReproductionResult, Path], tmp_path: Path) -> None:
+    """Two runs that wrote their scores alone, without a page or a figure, judged together: as all parts at once."""
+    whole, out = carried
+    files = []
+    for number, parts in enumerate((("fixed", "redrawn"), ("pni", "ternary"))):
+        folder = tmp_path / str(number)
+        names = [word for name in parts for word in ("--part", name)]
+        done = CliRunner().invoke(app, ["reproduce", str(SMALL), *names, "--out", str(out), "--scores", str(folder)])
+        assert done.exit_code == 0, done.output
+        assert not [path for path in folder.iterdir() if path.suffix in (".md", ".svg")]
+        files.append(folder / "small.csv")
+    both = ["reproduce", str(SMALL), "--from", str(files[1]), "--with", str(files[0]), "--scores", str(tmp_path / "both"), "--json"]
+    judged = CliRunner().invoke(app, both)
+    assert judged.exit_code == 0, judged.output
+    assert json.loads(judged.stdout.splitlines()[-1])["verdict"] == whole.result.counts
+    kept = json.loads((tmp_path / "both" / "small.json").read_text())
+    assert {name for name, part in kept["parts"].items() if part["made"]} == {"fixed", "redrawn", "pni", "ternary"}
+    assert kept["parts"]["fixed"]["command"].endswith("--part fixed --part redrawn")
+    lines = [path.read_text().splitlines()[1:] for path in files]
+    assert len((tmp_path / "both" / "small.csv").read_text().splitlines()) == 1 + sum(map(len, lines))
+
+
 def test_unknown_parts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no part 'fixd': did you mean 'fixed'"):
         CliRunner().invoke(app, ["reproduce", str(SMALL), "--part", "fixd", "--out", str(tmp_path)], catch_exceptions=False)

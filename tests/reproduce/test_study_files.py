@@ -28,6 +28,8 @@ def test_a_study_names_what_exists(name: str) -> None:
             build(method)
         rows[part.name] = MEASURED.get(part.measure, {*settings.methods, *study.get_last_only(part)})
     for claim in study.claims:
+        if claim.kind == "average":
+            continue  # it is over claims that are looked at here, in parts whose rows may have other names
         for part_name in claim.parts or [claim.part]:
             for row in filter(None, (claim.one, claim.two)):
                 assert row.partition(" | ")[0] in rows[part_name], claim.says
@@ -67,6 +69,12 @@ says = "s"
 one = "fedavg"
 two = "local"
 """
+AVERAGE = """
+[[claims]]
+says = "a"
+kind = "average"
+of = [{}]
+"""
 
 
 @pytest.mark.parametrize(
@@ -89,6 +97,11 @@ two = "local"
         ),
         (GOOD.replace('split = "s"', 'splits = "s"'), "lacks 'protocol.split'"),
         *((GOOD.replace(f"{name} = ", f"no_{name} = "), f"lacks 'protocol.{name}'") for name in ("sizes", "rounds", "test_set", "metric")),
+        (GOOD + 'of = ["s"]', "the claim 's' with 'of', which only averages have"),
+        (GOOD.replace('one = "fedavg"', ""), "the claim 's' without a row: add 'one'"),
+        (GOOD + AVERAGE.format('"s", "t"'), "the average 'a' over 't', which is no difference of this file"),
+        (GOOD + AVERAGE.format('"s"'), "the average 'a': name two or more differences in 'of'"),
+        (GOOD + AVERAGE.format('"s", "s"'), "of different parts and of one score"),
         (GOOD + '\n[[curves]]\npart = "nowhere"\nfile = "f"\ncolumns = {}', "has curves for the part 'nowhere'"),
     ],
 )
@@ -103,6 +116,17 @@ def test_a_good_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "good.toml"
     path.write_text(GOOD)
     assert read_reproduction(path).claims[0].direction == 1
+
+
+def test_an_average_has_the_parts_rows_and_score_of_its_differences(tmp_path: Path) -> None:
+    path = tmp_path / "average.toml"
+    parts = '[[parts]]\nname = "all"\n[[parts]]\nname = "other"\n'
+    other = '[[claims]]\nsays = "t"\npart = "other"\none = "fedsim"\ntwo = "fedavg"\n'
+    path.write_text(GOOD.replace("[[claims]]", f"{parts}[[claims]]") + other + AVERAGE.format('"s", "t"'))
+    study = read_reproduction(path)
+    average = study.claims[2]
+    assert (average.parts, average.one, average.two, average.score) == (["all", "other"], "fedavg", "local", "mean")
+    assert study.get_claims(study.part("all")) == [study.claims[0], average]
 
 
 def test_unknown_studies_are_refused(tmp_path: Path) -> None:

@@ -327,7 +327,7 @@ def test_who_has_dropped_out_answers_a_methods_own_evaluation_no_more_than_its_t
 
 
 def test_who_holds_nothing_of_a_share_is_not_missing() -> None:
-    watcher, _ = go([("a", Asking(share=Share(half=1)))], cohort=None, rounds=1)  # client 2 has one sample, which is in half 0
+    watcher, _ = go([("a", Asking(share=Share(fold=1)))], cohort=None, rounds=1)  # client 2 has one sample, which is in half 0
     first = watcher.records["a", 0][1]
     assert first.notes.named["trained"].tolist() == [0, 1, 3, 4, 5]
     assert first.absences == ()

@@ -10,6 +10,7 @@ pytest.importorskip("transformers")
 
 import coterie as ct
 from coterie._util.errors import UserError
+from coterie.analysis.auto_decisions import read_decisions
 from coterie.analysis.record_reader import read_records
 from coterie.data.federation import Federation
 from coterie.evidence import digest
@@ -43,6 +44,14 @@ def test_a_study_that_grows_has_the_digest_of_one_run_of_all(options: dict[str, 
     whole = study(["fedavg", "local"], rounds=2, seeds=[0, 1], **options)
     assert digest(grown.evidence) == digest(whole.evidence)
     assert grown.evidence.task == "next-token"
+
+
+def test_auto_chooses_by_log_likelihood(options: dict[str, Any]) -> None:
+    found = study(["fedavg", "auto"], rounds=3, seeds=[0], **options)
+    assert not found.problems
+    [decision] = read_decisions(found.evidence)
+    assert sum(decision.served.values()) == len(SIZES)
+    assert all(option["score"] < 0 for option in decision.values["options"])
 
 
 def test_scores_and_perplexity(options: dict[str, Any]) -> None:

@@ -15,14 +15,16 @@ from coterie.core.asks import Train
 from coterie.core.method import Context, Round
 from coterie.core.states import Models
 from coterie.data.catalogue import load
+from coterie.data.content import hash_contents
 from coterie.data.federation import Federation, Parts
-from coterie.deploy.bundle.export import load_served_models
+from coterie.deploy.bundle.export import load_served_models, served_result
 from coterie.deploy.site.process import select_clients
 from coterie.evidence.folder import MemorySource
 from coterie.evidence.reader import Evidence, read_notes
 from coterie.evidence.records import MALICIOUS
 from coterie.evidence.verify import digest
 from coterie.methods.catalogue import methods as catalogue
+from coterie.methods.grouped import compute_mean_model
 from coterie.methods.one_model import OneModelMethod
 from coterie.report.report import write_report
 
@@ -84,6 +86,27 @@ def test_the_score_is_of_the_model_that_a_newcomer_is_served() -> None:
         hits += sum(str(guess) == federation.classes[truth] for guess, truth in zip(answered, federation.y[rows], strict=True))
         total += len(rows)
     assert result.table()["unseen"].iloc[0] == pytest.approx(hits / total)
+
+
+def test_without_labels_they_get_what_a_method_has_for_clients_that_it_cannot_place() -> None:
+    """FedGroup serves the mean of its groups' models, IFCA the largest group's, and fine-tuning leaves FedAvg's model as it is."""
+    methods = ["fedgroup(groups=2)", "ifca(groups=2)", "fedavg", "fedavg+finetune"]
+    labelled, blind = (ct.study(methods, data=f"{DATA[:-1]},labelled={word})", rounds=2) for word in ("true", "false"))
+    for name in ("final", "last10", "mean"):  # training is the same
+        assert labelled.table()[name].equals(blind.table()[name])
+    served = served_result(blind, method="fedgroup(groups=2)")
+    state: Any = served.lane.state
+    own = served.serving.take(served.serving.clients >= 7)
+    assert len(own.clients) == 3
+    np.testing.assert_array_equal(own.models[own.rows], np.repeat(compute_mean_model(state.models), 3, axis=0))
+    other: Any = served_result(blind, method="ifca(groups=2)")
+    rows = other.serving.rows[other.serving.clients >= 7]
+    assert set(rows.tolist()) == {int(np.bincount(other.lane.state.groups).argmax())}
+    tables = {name: result.table()["unseen"] for name, result in (("labelled", labelled), ("blind", blind))}
+    assert tables["blind"]["fedavg+finetune"] == tables["blind"]["fedavg"] == tables["labelled"]["fedavg"]
+    assert tables["labelled"]["fedavg+finetune"] != tables["labelled"]["fedavg"]
+    whole = load(DATA)
+    assert hash_contents(whole) != hash_contents(whole.replace(unlabelled=True))
 
 
 @dataclass(frozen=True, kw_only=True)

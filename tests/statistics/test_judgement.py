@@ -1,6 +1,7 @@
 """Sources, equivalence, judgements, trends and clients worse off: rules on numbers worked by hand."""
 
 import csv
+from dataclasses import replace
 from math import isnan, nan
 from pathlib import Path
 
@@ -110,7 +111,7 @@ def test_every_source_has_to_show_equivalence() -> None:
     assert not check_equivalence(Sources(close, close, far), 1).is_significant
 
 
-def test_five_judgements() -> None:
+def test_every_judgement() -> None:
     up, flat, none = Sources(interval_of(2, 0.1), "one", "none"), Sources(interval_of(0.05, 0.1), "one", "none"), Sources("a", "b", "c")
     claims = [
         compute_claim_tests(up, 1, own_row=True),
@@ -123,6 +124,8 @@ def test_five_judgements() -> None:
         compute_claim_tests(up, 0, own_row=True, margin=1),
         compute_claim_tests(up, 1, own_row=True, bound=1.5),
         compute_claim_tests(up, 0, own_row=False, bound=2.2, margin=0.6),  # a level: within 0.6 of the paper's 2.2
+        compute_claim_tests(up, -1, own_row=False),
+        replace(compute_claim_tests(up, 1, own_row=True), comparable=False),
     ]
     assert judge(claims) == [
         "replicates",
@@ -135,6 +138,8 @@ def test_five_judgements() -> None:
         "contradicted",
         "replicates",
         "holds in our variant",
+        "opposite sign in our variant",
+        "not comparable",
     ]
     with pytest.raises(ValueError, match="margin"):
         compute_claim_tests(up, 0, own_row=True)

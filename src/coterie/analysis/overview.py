@@ -64,6 +64,11 @@ class OverviewRow:
     caution: str = ""  # why not to rely on the score
 
     @property
+    def own_stage_gain(self) -> Difference | None:
+        """The gain over the baseline at the same stage: of a method whose clients fine-tune, over the fine-tuned baseline."""
+        return self.against_finetuned if self.epochs else self.gain
+
+    @property
     def similarity_share(self) -> float:
         """The share of the gain that is due to similarity; nan unless the method is better than the baseline."""
         if self.similarity is None or self.gain is None or self.gain.verdict != "better":
@@ -92,6 +97,11 @@ class Overview:
     def methods(self) -> tuple[OverviewRow, ...]:
         """The methods under test."""
         return tuple(row for row in self.rows if row.role == "method")
+
+    def list_stages(self) -> list[tuple[OverviewRow, OverviewRow]]:
+        """Each row as it is served and after local epochs, where the study has both: the baseline first, then by falling gain."""
+        tuned = [row for row in self.rows if row.served is not None and row.role != "control"]
+        return [(self.row(row.served), row) for row in sorted(tuned, key=lambda row: row.role != "finetuned") if row.served is not None]
 
     def row(self, spec: str) -> OverviewRow:
         """The row of one label of the study."""

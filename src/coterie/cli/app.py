@@ -6,6 +6,7 @@ import typer
 
 import coterie
 from coterie.cli import (
+    auto,
     compare,
     data,
     export,
@@ -53,7 +54,7 @@ def set_global_options(
 
 
 COMMANDS: dict[str, tuple[Any, ...]] = {  # by panel of the help; groups by their name
-    "Study": (inspect.inspect, plan.plan, run.run, compare.compare, resume.resume, reproduce.reproduce),
+    "Study": (auto.auto, inspect.inspect, plan.plan, run.run, compare.compare, resume.resume, reproduce.reproduce),
     "Evidence": (show.show, report.report, verify.verify, verify.digest),
     "Use": (export.export, predict.predict, place.place),
     "Real federation": (serve.serve, join.join, launch.launch),

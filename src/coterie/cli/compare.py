@@ -21,7 +21,8 @@ GRID = "0.003,0.01,0.03,0.1,0.3"
 @options.add_settings(Plan, Local, Execution)
 def compare(
     methods: Annotated[
-        list[str], typer.Argument(help="Methods such as 'fedsim(clusters=5)', whose controls are added, or one study file (.toml).")
+        list[str],
+        typer.Argument(help="Methods such as 'fedsim(clusters=5)' or sets such as @rivals, with their controls; or a study file (.toml)."),
     ],
     given: dict[str, Any],
     out: Annotated[Path | None, typer.Option(help="Folder for the evidence: one study for each federation.")] = None,
@@ -36,6 +37,7 @@ def compare(
     data_dir: options.DataDir = None,
     controls: Annotated[bool, typer.Option(help="Add FedAvg variants, training alone, and random, matched and true groups.")] = True,
     finetune: Annotated[int, typer.Option(help="Epochs of the fine-tuned FedAvg.")] = 5,
+    stages: Annotated[bool, typer.Option("--stages", help="Judge every method also after --finetune local epochs.")] = False,
     tune: Annotated[bool, typer.Option("--tune", help="Tune the learning rate of every method on clients' validation parts.")] = False,
     grid: Annotated[str, typer.Option(help="The learning rates that --tune evaluates.")] = GRID,
     extensions: Annotated[int, typer.Option(help="How often --tune extends the grid where a best rate is at its edge.")] = 2,
@@ -80,6 +82,7 @@ def compare(
             callbacks=[ProgressBar(console), *(make_tracker(name, out) for name in track or [])],
             controls=controls,
             finetune=finetune,
+            stages=stages,
             rates=options.parse_rates(grid) if tune else (),
             tuning_seeds=tuning_seeds,
             extensions=extensions,

@@ -54,7 +54,7 @@ def export(
     names = client or list(new.ids if new is not None else found.federation.ids)
     if new is not None:
         check_names(names, new.ids, "newcomer")
-    wanted = {out / _make_folder_name(name): [name] for name in names} if all_clients else {out: names}
+    wanted = {out / make_folder_name(name): [name] for name in names} if all_clients else {out: names}
     console, key = PlainConsole(), found.lane.key
     with StepsBar(console):
         for place, own in track(list(wanted.items()), "writing bundles"):
@@ -76,7 +76,7 @@ def export(
     console.print(f"Use it: coterie predict {next(iter(wanted))} --data FILE", soft_wrap=True)
 
 
-def _make_folder_name(client: str) -> str:
+def make_folder_name(client: str) -> str:
     """A client's id as the name of a folder, whatever signs are in it."""
     name = quote(client, safe=" ")
     return f"%2E{name[1:]}" if name.startswith(".") else name

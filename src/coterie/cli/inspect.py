@@ -73,6 +73,17 @@ def inspect(
         print(json.dumps(make_json(found)))
 
 
+def inspect_into(data: str, out: Path, console: "PlainConsole", **known: Any) -> None:
+    """Inspect a federation, print the answers, and write the page into a folder."""
+    from coterie.inspect import inspect_data
+    from coterie.run.callbacks import StepsBar
+
+    with StepsBar(console) as bar:
+        found = inspect_data(data, watch=bar, **known)
+    _print_inspection(found, console)
+    console.print(f"\nPage: {_write_inspection(found, out)}\n", soft_wrap=True)
+
+
 def make_json(found: "Inspection") -> dict[str, Any]:
     """The numbers and the recommendation, for --json and inspection.json."""
     from coterie.inspect.recommendation import recommend

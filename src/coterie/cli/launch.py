@@ -73,7 +73,7 @@ def _read_studies(
     """The settings of each study, with the name of its run."""
     from coterie.deploy.server.runs import find_free_name
     from coterie.evidence.settings import Settings
-    from coterie.methods.catalogue import build
+    from coterie.methods.catalogue import build, expand_sets
     from coterie.run.async_rounds import check_async_methods
     from coterie.run.execution import Execution
     from coterie.run.study_file import FileStudy, find_study_path, read_study_file
@@ -84,7 +84,8 @@ def _read_studies(
         other = {"other_model": "model" in given, "other_ray": True}  # sites run it, no cluster
         entries, stem = run_with_trust(lambda trusted: read_study_file(path, trust=trusted, **other), trust), path.stem
     else:
-        entries, stem = [FileStudy("", Settings(methods=tuple(methods), data=DATA_NAME), Execution(), None)], "run"
+        named, optional = expand_sets(methods)
+        entries, stem = [FileStudy("", Settings(methods=tuple(named), data=DATA_NAME), Execution(), None, optional=optional)], "run"
     found = [(entry.name, set_default_share(entry.override(given).settings, len(folder.sites))) for entry in entries]
     for _, settings in found:
         settings.plan.check_real()

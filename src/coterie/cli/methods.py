@@ -16,14 +16,21 @@ if TYPE_CHECKING:
 def methods(name: Annotated[str | None, typer.Argument(help="One method, for its settings.")] = None) -> None:
     """List the methods, or the settings of one."""
     from coterie.cli.console import PlainConsole, make_bold
+    from coterie.methods.catalogue import METHOD_SETS, PRESETS, wrappers
     from coterie.methods.catalogue import methods as known
-    from coterie.methods.catalogue import wrappers
 
     console = PlainConsole()
     if name is None:
         console.print(make_listing(("method", "what it does"), ((entry, _get_summary(known, entry)) for entry in known)))
         console.print("\nWrappers are joined to any method with a plus sign, such as 'fedavg+finetune(epochs=5)':")
         console.print(make_listing(("wrapper", "what it does"), ((entry, _get_summary(wrappers, entry)) for entry in wrappers)))
+        console.print("\nSets stand for several methods wherever methods are named:")
+        console.print(make_listing(("set", "methods"), ((entry, ", ".join(own)) for entry, own in METHOD_SETS.items())))
+        console.print("\nShort names:")
+        console.print(make_listing(("name", "what it is short for"), PRESETS.items()))
+        return
+    if name in PRESETS:
+        console.print(make_bold(name), f"\nShort for {PRESETS[name]}.", sep="")
         return
     kind: Any = (wrappers if name in wrappers else known)[name]
     console.print(make_bold(name), f"\n{inspect.getdoc(kind)}\n", sep="")

@@ -21,8 +21,8 @@ SettingsClass = type[Plan] | type[Local] | type[Execution]
 Command = Callable[..., None]
 # The panels of the help in their order, with the options in each that are no settings of a table.
 PANELS: dict[str, tuple[str, ...]] = {
-    "Data": ("data", "federation", "draws", "data_seed", "data_dir", "accept", "studies"),
-    "Method": ("model", "controls", "finetune", "tune", "grid", "extensions", "tuning_seeds", "references", "labels", "sketch"),
+    "Data": ("data", "federation", "draws", "data_seed", "data_dir", "accept", "studies", "inspection"),
+    "Method": ("model", "controls", "finetune", "stages", "tune", "grid", "extensions", "tuning_seeds", "references", "labels", "sketch"),
     "Training": ("seed", "seeds", "rounds", "pilot", "randoms"),
     "Who takes part": ("unseen", "most", "minimum", "purpose", "timeout"),
     "Execution": ("resume", "budget", "part", "from_", "with_", "anyway", "detach", "trust"),

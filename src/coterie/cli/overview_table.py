@@ -97,9 +97,26 @@ def print_overview(findings: Findings, at_edge: frozenset[str], console: PlainCo
     console.print(table)
     for line in (*_describe_table(found, findings, at_edge, axis), *_describe_specs(found), *legend):
         console.print(line, style="dim")
+    print_stages(found, console)
     cautions = [f"{row.label}: {row.caution}" for row in found.rows if row.caution]
-    for sentence in dict.fromkeys([*list_incomplete(findings), *cautions, *collect_remarks(findings.records.evidence)]):
+    for sentence in dict.fromkeys([*list_incomplete(findings), *cautions, *collect_remarks(findings.evidence)]):
         console.print(sentence, style="yellow")
+
+
+def print_stages(found: Overview, console: PlainConsole) -> None:
+    """Each method at both stages, against the baseline at the same stage; nothing where fewer than two methods have both."""
+    pairs = found.list_stages()
+    if len(pairs) < 2:
+        return
+    base, epochs = found.baseline.label, pairs[0][1].epochs
+    rows = []
+    for served, tuned in pairs:
+        gains = ["" if gain is None else str(gain) for gain in (served.own_stage_gain, tuned.own_stage_gain)]
+        rows.append((served.label, f"{100 * served.score:.1f}", gains[0], f"{100 * tuned.score:.1f}", gains[1]))
+    titles = ["served", "gain", f"+{epochs} epochs", "gain"]
+    console.print()
+    caption = f"As served, and after {epochs} local epochs more: gains over {base} at the same stage."
+    console.print(make_method_table(titles, rows, caption=caption))
 
 
 def _get_row_name(row: OverviewRow, found: Overview) -> str:

@@ -8,7 +8,7 @@ import typer
 
 from coterie._util.formatting import format_bytes, format_count
 from coterie.cli import options
-from coterie.cli.run import read_studies
+from coterie.cli.run import prepare_study, read_studies
 from coterie.cli.terminal import make_method_table, stop_on_terminate
 from coterie.core.local import Local
 from coterie.core.plan import Plan
@@ -44,18 +44,15 @@ def plan(
     Also its client steps, and the messages of a real federation.
     """
     from coterie.cli.console import PlainConsole, make_bold
-    from coterie.methods.catalogue import build
     from coterie.run.callbacks import StepsBar
     from coterie.run.forecast import forecast
-    from coterie.run.study import Study
 
     stop_on_terminate()
     console = PlainConsole(stderr=as_json)
     given |= options.drop_unset(data=data, model=model, seeds=seeds, data_seed=data_seed)
     found = []
     for entry in read_studies(methods, given, trust, unseen):
-        made = [build(spec, trust=True) for spec in entry.settings.methods]  # typed by the user, or in a file that is trusted
-        study = Study.prepare(entry.settings, data_dir=data_dir, methods=made)
+        study = prepare_study(entry, data_dir)
         with StepsBar(console):
             expected = forecast(study, entry.execution)
         with study.engine(entry.execution) as engine:

@@ -28,13 +28,17 @@ def reproduce(
     data_dir: options.DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the evidence. Default: reproduced/NAME.")] = None,
     page: Annotated[Path | None, typer.Option(help="Also write the page, the scores and the figures into this folder.")] = None,
-    scores: Annotated[Path | None, typer.Option(help="Folder for the page's scores (CSV and JSON). Default: the page's.")] = None,
+    scores: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the scores (CSV and JSON), with or without a page. Default: the page's."),
+    ] = None,
     from_: Annotated[
         Path | None, typer.Option("--from", help="Judge again from the scores (NAME.csv) that --page wrote, without any run.")
     ] = None,
     part: Annotated[list[str] | None, typer.Option(help="Run this part alone; may be given several times.")] = None,
     with_: Annotated[
-        Path | None, typer.Option("--with", help="Take the parts that are not run from the scores (NAME.csv) that --page wrote.")
+        Path | None,
+        typer.Option("--with", help="Take the parts that are not run, or not in --from, from these scores (NAME.csv)."),
     ] = None,
     studies: Annotated[Path | None, typer.Option(help="Folder of study files. Default: ./studies and Coterie's own.")] = None,
     anyway: Annotated[bool, typer.Option("--anyway", help="Run parts that ask for a GPU without one.")] = False,
@@ -55,12 +59,12 @@ def reproduce(
         return
     stop_on_terminate()
     study = read_reproduction(find_study(name, studies))
-    from coterie.reproduce.page import choose_words, make_claim_cells, write_page
+    from coterie.reproduce.page import choose_words, make_claim_table, write_data, write_page
     from coterie.reproduce.rejudge import merge_kept_parts, rejudge
     from coterie.reproduce.rejudge import reproduce as run_reproduction
 
-    if from_ is not None and (seeds or rounds or out or part or with_ or "memory" in given):
-        raise UserError("--from runs nothing: omit --seeds, --rounds, --out, --part, --with and --memory.")
+    if from_ is not None and (seeds or rounds or out or part or "memory" in given):
+        raise UserError("--from runs nothing: omit --seeds, --rounds, --out, --part and --memory.")
     folder = out or resolve_inside(Path(), "reproduced", study.name)
     console.print(make_bold(study.title), f"\n{study.source_text}\n{study.asks}", sep="")
     ways = {"seeds": seeds, "rounds": rounds, "data_dir": data_dir, "anyway": anyway, "only": part or (), **given}
@@ -74,18 +78,21 @@ def reproduce(
     command = _make_command(name, seeds, rounds, part or [])
     if with_ is not None:
         outcome = merge_kept_parts(outcome, with_, command, date.today().isoformat())
-    words = choose_words(study)
-    for title, results in ((words.says, outcome.result.claims), ("controls", outcome.result.controls)):
+    for title, results in ((choose_words(study).says, outcome.result.claims), ("controls", outcome.result.controls)):
         if results:
-            console.print(make_listing((title, *words.numbers), map(make_claim_cells, results)))
+            console.print(make_listing(*make_claim_table(title, study, results)))
     for run in outcome.runs:
         for text in run.early:
             console.print(f"Ended early, and without scores: {run.part.name}, {text}.", style="yellow", highlight=False, markup=False)
     unknown = list(dict.fromkeys(text for one in outcome.result.claims for text in one.unknown))
     console.print(*(f"Not answered by these runs: {text}." for text in unknown), sep="\n")
     console.print(make_bold(f"Verdict: {outcome.result.sentence}."))
+    if outcome.result.control_sentence:
+        console.print(f"Controls: {outcome.result.control_sentence}.")
     if page is not None:
         console.print(f"Page in {write_page(outcome, page, command, scores)}")
+    elif scores is not None and (path := write_data(outcome, scores, command)) is not None:
+        console.print(f"Scores in {path}")
     if as_json:
         rows = [one.as_json() for one in outcome.result.results]
         early = {run.part.name: run.early for run in outcome.runs if run.early}

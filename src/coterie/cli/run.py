@@ -18,13 +18,15 @@ from coterie.core.plan import Plan
 from coterie.run.execution import Execution
 
 if TYPE_CHECKING:
+    from coterie.run.study import Study
     from coterie.run.study_file import FileStudy
 
 
 @options.add_settings(Plan, Local, Execution)
 def run(
     methods: Annotated[
-        list[str], typer.Argument(help="Methods such as 'fedprox(mu=1)' or your own 'package.module:Method', or one study file (.toml).")
+        list[str],
+        typer.Argument(help="Methods such as 'fedprox(mu=1)' or your own 'package.module:Method', sets such as @papers, or a study file."),
     ],
     given: dict[str, Any],
     data: options.Data = None,
@@ -61,6 +63,7 @@ def run(
 def read_studies(methods: list[str], given: dict[str, Any], trust: bool, unseen: float | None = None) -> "list[FileStudy]":
     """The studies that a command line names: methods, or a study file, with the settings given besides; seeds are still text."""
     from coterie.evidence.settings import Settings, parse_seeds
+    from coterie.methods.catalogue import expand_sets
     from coterie.run.study_file import FileStudy, find_study_path, read_study_file
 
     if "seeds" in given:
@@ -69,27 +72,37 @@ def read_studies(methods: list[str], given: dict[str, Any], trust: bool, unseen:
         other = {"other_model": "model" in given, "other_ray": "ray" in given}
         studies = run_with_trust(lambda trusted: read_study_file(path, trust=trusted, **other), trust)
     else:
-        studies = [FileStudy("", Settings(methods=tuple(methods), data="digits/rotated"), Execution(), None)]
+        named, optional = expand_sets(methods)
+        studies = [FileStudy("", Settings(methods=tuple(named), data="digits/rotated"), Execution(), None, optional=optional)]
     studies = [entry.override(given) for entry in studies]
     return studies if unseen is None else [entry.exclude_clients(unseen) for entry in studies]
+
+
+def prepare_study(entry: "FileStudy", data_dir: Path | None) -> "Study":
+    """The study of what a user typed, or of a file that is trusted, without what a set brought and cannot run."""
+    from coterie.run.method_sets import ChosenMethods, fit_to_data
+    from coterie.run.study import Study
+
+    settings = entry.settings
+    chosen = ChosenMethods.resolve(settings.methods, entry.optional)
+    chosen = fit_to_data(chosen, settings.data, settings.draws[0], settings.plan, settings.model, data_dir=data_dir)
+    made = Study.prepare(replace(settings, methods=chosen.labels), data_dir=data_dir, methods=chosen.methods)
+    return replace(made, notices=(*chosen.notices, *made.notices))
 
 
 def _run_one(entry: "FileStudy", data_dir: Path | None, resume: bool, as_json: bool, track: list[str], details: bool) -> bool:
     """Run a study and print its result; whether any of it reached the end."""
     from coterie.cli.console import PlainConsole, make_bold
     from coterie.cli.tables import print_result
-    from coterie.methods.catalogue import build
     from coterie.run.callbacks import ProgressBar, StepsBar, make_tracker
     from coterie.run.result import describe_failures, has_no_finished_run
-    from coterie.run.study import Study
 
     console = PlainConsole(stderr=as_json)
     if resume and entry.out is None:
         raise UserError("--resume needs --out: name the folder of the study to resume.")
     trackers = [make_tracker(name, entry.out) for name in track]
-    made = [build(spec, trust=True) for spec in entry.settings.methods]  # typed by the user, or in a file that is trusted
     with StepsBar(console):
-        study = Study.prepare(entry.settings, data_dir=data_dir, methods=made)
+        study = prepare_study(entry, data_dir)
     count = len(entry.settings.seeds)
     console.print(make_bold(entry.settings.data), f", {entry.settings.model}, {count} seed{'' if count == 1 else 's'}", sep="")
     result = study.run(out=entry.out, resume=resume, execution=entry.execution, callbacks=[ProgressBar(console), *trackers])

@@ -8,7 +8,7 @@ Assembly, acceptance and cost read that, and need no change. `LoopEngine.answer`
 joins the questions of tests/engines/test_engine.py.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from enum import Enum
 from functools import cache
@@ -55,16 +55,54 @@ DataPart = Literal["train", "validation", "test"]
 Shapes = Mapping[str, tuple[int, ...]]  # of one client's row of each column of a reply
 
 
+MAX_FOLDS = 10  # more would be many questions about each sample
+
+
 @dataclass(frozen=True)
 class Share:
     """Which of its samples a client answers from, instead of all of them; a client with none of these does not answer.
 
-    The two halves are the client's own draw, keyed by (seed, "half", client id): they have no sample in common, and together they are all
-    its samples, the first being the larger where the number is odd. `label` keeps only the samples of one class.
+    Folds are the client's own draw, keyed by seed, number of folds and client id: no two have a sample in common, and together they are all
+    its samples. Their sizes differ by one at most. To train on all but a fold and judge on it is ``Share(i, folds=k, rest=True)`` and
+    ``Share(i, folds=k)``. `label` keeps only the samples of one class.
     """
 
-    half: Literal[0, 1] | None = None
+    fold: int | None = None  # 0 to folds - 1
     label: int | None = None
+    folds: int = 2  # of halves, the first is the larger where the number is odd
+    rest: bool = False  # all samples but those of the fold
+    left_out: int | None = None  # a fold of `left_out_folds` that the client acts as if it did not have: all of the above is of the others
+    left_out_folds: int = 2
+
+    @property
+    def key(self) -> tuple[int | bool | None, ...]:
+        """What keys random numbers for an answer about it."""
+        own = (self.fold, self.label) if self.folds == 2 and not self.rest else (self.fold, self.label, self.folds, self.rest)
+        return own if self.left_out is None else (*own, self.left_out, self.left_out_folds)
+
+    @property
+    def outer(self) -> "Share | None":
+        """What it is a share of; None: all samples."""
+        return None if self.left_out is None else Share(self.left_out, folds=self.left_out_folds, rest=True)
+
+    def count(self, samples: Ints) -> Ints:
+        """(n,) how many samples are in it of clients with so many; at most, where it is of one class."""
+        samples = samples if self.outer is None else self.outer.count(samples)
+        if self.fold is None:
+            return samples
+        ends = -(-np.multiply.outer([self.fold, self.fold + 1], samples) // self.folds)
+        own: Ints = ends[1] - ends[0]
+        return samples - own if self.rest else own
+
+
+def leave_out(ask: "Ask[Any]", fold: int, folds: int) -> "Ask[Any]":
+    """The ask as if clients did not have the training samples of a fold; what it asks of other parts is unchanged."""
+    if not isinstance(ask, ModelAsk | Evaluate) or getattr(ask, "part", "train") != "train":
+        return ask
+    share = ask.share or Share()
+    if share.left_out is not None:
+        raise ValueError("a fold is left out already: one at a time")
+    return replace(ask, share=replace(share, left_out=fold, left_out_folds=folds))
 
 
 def column(dtype: type[np.generic], *, axes: int = 0, finite: bool = False, positive: bool = False, **options: Any) -> Any:
@@ -106,10 +144,15 @@ class Trained(Reply):
     sizes: Ints = column(np.int64, positive=True)  # (n,) training samples
     steps: Ints = column(np.int64)  # (n,) optimiser steps taken
     more: Floats = column(np.float32, axes=2, finite=True, default=None)  # (n, l, d) what the l further loops of a local rule trained
+    losses: Doubles = column(np.float64, axes=1, finite=True, default=None)  # (n, s) losses of steps that a local rule sends back
+    summary: Doubles = column(np.float64, axes=1, finite=True, default=None)  # (n, r) means over samples that a local rule sends back
 
     def __post_init__(self) -> None:
         if self.more is None:  # no further loops
             object.__setattr__(self, "more", np.zeros((len(self.vectors), 0, *self.vectors.shape[1:]), dtype=np.float32))
+        for name in ("losses", "summary"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, np.zeros((len(self.vectors), 0)))
 
 
 @dataclass(frozen=True)
@@ -180,13 +223,61 @@ class Ask(Generic[R]):
         name = type(self).__name__
         return name if getattr(self, "sketch", None) is None else f"Sketched{name}"
 
+    @property
+    def is_training(self) -> bool:
+        """Whether it takes long: drivers collect such asks, and answer all others first."""
+        return False
+
     def __iter__(self) -> Generator["Ask[Any]", Any, R]:
         answer: R = yield self
         return answer
 
+    def unpack(self) -> "tuple[Ask[Any], ...]":
+        """The single asks in it, in their order: itself, or those of a `Together`."""
+        return (self,)
+
+    def pack(self, replies: Iterator[Any]) -> Any:
+        """What the script gets: the replies to the single asks, nested as they were asked."""
+        return next(replies)
+
+    def map(self, change: "Callable[[Ask[Any]], Ask[Any]]") -> "Ask[Any]":
+        """The same with something done to each single ask."""
+        return change(self)
+
     def row_shapes(self) -> Shapes:
         """The shape of one client's row of each column of the reply; a column that is not named may have any."""
         return {}
+
+
+@dataclass(frozen=True)
+class Together(Ask[Any]):
+    """Several asks in one phase: ``trained, table = yield from ct.Together(ct.Train(...), ct.Losses(...))``.
+
+    Each is stamped, accepted and charged as if it were asked alone, and has absent clients of its own. They reach the engine in one call:
+    trainings are merged as those of lanes are, and in a real federation a site gets one message.
+    """
+
+    asks: tuple[Ask[Any], ...]
+
+    def __init__(self, *asks: Ask[Any]) -> None:
+        object.__setattr__(self, "asks", asks)
+
+    def __iter__(self) -> Generator[Ask[Any], Any, tuple[Any, ...]]:
+        answers: tuple[Any, ...] = (yield self) if self.unpack() else self.pack(iter(()))  # no ask needs no answer
+        return answers
+
+    @property
+    def is_training(self) -> bool:
+        return any(ask.is_training for ask in self.asks)
+
+    def unpack(self) -> tuple[Ask[Any], ...]:
+        return tuple(single for ask in self.asks for single in ask.unpack())
+
+    def pack(self, replies: Iterator[Any]) -> tuple[Any, ...]:
+        return tuple(ask.pack(replies) for ask in self.asks)
+
+    def map(self, change: Callable[[Ask[Any]], Ask[Any]]) -> "Together":
+        return Together(*(ask.map(change) for ask in self.asks))
 
 
 @dataclass(frozen=True)
@@ -245,7 +336,7 @@ class Train(ModelAsk[Trained]):
     epochs: Ints | None = None  # (n,) epochs for each client instead of local.epochs
     purpose: str = "train"  # keys the shuffles: pre-training and training never share them
     partial: bool = False  # whether work cut short (a straggler's) is welcome; FedAvg drops it, FedProx keeps it
-    extra: Mapping[str, Floats] = field(default_factory=dict)  # (n, d) each: vectors that the local rule needs, by name
+    extra: Mapping[str, Floats] = field(default_factory=dict)  # (n, d) each: vectors that the local rule needs, by name; or its `numbers`
     kept: tuple[str, ...] = ()  # those of `extra` that clients keep from visit to visit: they are not sent, and not charged
     sketch: Sketch | None = None  # what of the update leaves instead of the model
 
@@ -258,14 +349,20 @@ class Train(ModelAsk[Trained]):
             raise ValueError("what a local rule trains is not sketched: ask for it in full")
 
     @property
+    def is_training(self) -> bool:
+        return True
+
+    @property
     def kept_loops(self) -> tuple[str, ...]:
         """The further loops of the local rule whose results stay with the client."""
         return tuple(name for name in self.local.rule.loops if name in self.kept) if self.local.rule is not None else ()
 
     def row_shapes(self) -> Shapes:
-        further = len(self.local.rule.loops) - 1 if self.local.rule is not None else 0
-        length = self.models.shape[1] if self.sketch is None else self.sketch.size
-        return {"vectors": (length,), "sizes": (), "steps": (), "more": (further, length)}
+        rule, length = self.local.rule, self.models.shape[1] if self.sketch is None else self.sketch.size
+        known = {"vectors": (length,), "sizes": (), "steps": ()}
+        if rule is None:
+            return known | {"more": (0, length), "losses": (0,), "summary": (0,)}
+        return known | {"more": (len(rule.loops) - 1, length), "losses": (rule.loss_count,), "summary": (rule.summary_size,)}
 
 
 @dataclass(frozen=True)

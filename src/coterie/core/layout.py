@@ -57,6 +57,12 @@ class Layout:
         return tuple(s for s in self.slices if s.kind == "weight")
 
     @cached_property
+    def head(self) -> tuple[Slice, ...]:
+        """The last dense layer; empty where none is trained."""
+        dense = [s.name.rpartition(".")[0] for s in self.weights if len(s.shape) == 2 and s.name.rpartition(".")[2] == "weight"]
+        return tuple(s for s in self.slices if dense and s.name.rpartition(".")[0] == dense[-1])
+
+    @cached_property
     def compared(self) -> Bools:
         """(d,) where similarity may look: trained weights only."""
         mask = np.zeros(self.size, dtype=np.bool_)
@@ -128,3 +134,8 @@ class Inputs:
 
 
 InputShape = tuple[int, ...] | Inputs  # the shape of a sample, or of its several inputs
+
+
+def count_numbers(shape: InputShape) -> int:
+    """How many numbers a sample has."""
+    return shape.width if isinstance(shape, Inputs) else prod(shape)

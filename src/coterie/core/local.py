@@ -23,6 +23,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from coterie._util.errors import UserError, suggest_names
+from coterie.core.arrays import Doubles, Ints
 from coterie.core.settings import check_settings, setting
 from coterie.core.specs import parse, split_at
 
@@ -101,14 +102,21 @@ class Step(Protocol):
     def y(self) -> "Tensor":
         """The batch: labels."""
 
-    def outputs(self, weights: Weights | None = None) -> "Tensor":
-        """(B, C) what a model makes of the batch: the one being trained, or another."""
+    @property
+    def numbers(self) -> "Mapping[str, Tensor]":
+        """What the ask brings along for this client that is no model, by name."""
+
+    def outputs(self, weights: Weights | None = None, *, evaluate: bool = False) -> "Tensor":
+        """(B, C) what a model makes of the batch: the one being trained, or another; `evaluate` is without dropout and the like."""
 
     def features(self, weights: Weights | None = None) -> "Tensor":
         """(B, f) what enters the last dense layer."""
 
     def loss(self, outputs: "Tensor") -> "Tensor":
         """The study's loss, averaged over the batch."""
+
+    def losses(self, outputs: "Tensor") -> "Tensor":
+        """(B,) the study's loss of each sample: ``step.mean(weights * step.losses(step.outputs()))`` weighs them."""
 
     def mean(self, values: "Tensor") -> "Tensor":
         """The mean of values (B,) over the samples of the batch that are real: stacked batches may be padded."""
@@ -121,8 +129,20 @@ class LocalRule(ABC):
     Example: ``local = ctx.local.replace(rule=Smoothed(share=0.1))`` in a method's round; the module's text has the class.
     """
 
-    loops: ClassVar[Sequence[str]] = (MODEL,)  # trained one after the other: from `extra[loop]` where there is one, else the model received
-    needs: ClassVar[Sequence[str]] = ()  # the names in `extra` that an ask must bring along
+    @property
+    def loops(self) -> Sequence[str]:
+        """Trained one after the other: from `extra[loop]` where there is one, else from the model received."""
+        return (MODEL,)
+
+    @property
+    def needs(self) -> Sequence[str]:
+        """The names in `extra` that an ask must bring along."""
+        return ()
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """Those of them that are no models, and how many numbers each has."""
+        return {}
 
     @abstractmethod
     def objective(self, step: Step) -> "Tensor":
@@ -131,6 +151,31 @@ class LocalRule(ABC):
     def epochs(self, loop: str, epochs: int) -> int:
         """How many epochs a loop takes where local training takes so many."""
         return epochs
+
+    @property
+    def loss_count(self) -> int:
+        """How many losses are sent back with the model: what `reduce_losses` gives."""
+        return 0
+
+    def reduce_losses(self, losses: Doubles, samples: Ints, epoch: int) -> Doubles:
+        """(loss_count,) of the objective at each step of the model's loop (t,), before the step, and the samples in its batch (t,); an
+        epoch has so many steps. There is at least one step."""
+        return losses[:0]
+
+    @property
+    def summary_size(self) -> int:
+        """How many numbers of `summarize` are sent back with the model."""
+        return 0
+
+    def summarize(self, step: Step) -> "Tensor":
+        """(B, summary_size) numbers from 0 to 1 for each sample, at the models received and before any training: their means over all
+        samples of the client are sent back."""
+        raise NotImplementedError
+
+    @property
+    def reveals_labels(self) -> bool:
+        """Whether the summary shows how many samples of each class there are: a site then has to permit it."""
+        return False
 
     def optimizer(self, weights: "list[Tensor]", local: "Local") -> "torch.optim.Optimizer":
         """The optimiser of one loop. One that treats every number by itself can be stacked; another runs client by client."""

@@ -5,15 +5,15 @@ it holds, from which memory and disk needs are estimated.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 from coterie.core.arrays import Array, Doubles, Floats, Ids, Words
-from coterie.core.asks import Ask, Trained
-from coterie.core.layout import InitialModels, Layout
+from coterie.core.asks import Ask, Together, Trained
+from coterie.core.layout import InitialModels, Layout, count_numbers
 from coterie.core.local import Local
 from coterie.core.mixing import Mixing, SiteBound, apply_mixing
 from coterie.core.plan import Plan
@@ -101,6 +101,7 @@ class Context:
     round_: int  # 0 for the start
     notes: Notes = field(default_factory=Notes)
     outputs: int = 0  # classes, labels, or one number
+    features: int = 0  # numbers of a sample
     validation: bool = False  # whether clients have validation parts
     task: Task = CLASSIFICATION
     aggregate: Aggregate = apply_mixing  # how models are made from replies by a matrix: a guard has another way
@@ -189,15 +190,71 @@ def done(value: T) -> Round[T]:
     yield  # unreachable; makes this function a generator
 
 
-def map_asks(script: Round[T], change: Callable[[Ask[Any]], Ask[Any]]) -> Round[T]:
-    """The same script with something done to each of its asks before it leaves: a script within a script."""
-    try:
-        ask = next(script)
-        while True:
-            ask = script.send((yield change(ask)))
-    except StopIteration as end:
-        value: T = end.value
-        return value
+def _keep_ask(ask: Ask[Any]) -> Ask[Any]:
+    return ask
+
+
+def _keep_reply(ask: Ask[Any], reply: Any) -> Any:
+    return reply
+
+
+def map_asks(
+    script: Round[T],
+    change: Callable[[Ask[Any]], Ask[Any]] = _keep_ask,
+    receive: Callable[[Ask[Any], Any], Any] = _keep_reply,
+) -> Round[T]:
+    """The same script with something done to each of its asks before it leaves, and to each reply before the script has it: a script
+    within a script. `receive` gets the ask as the script made it; of a `Together` each ask counts by itself."""
+    reply: Any = None
+    while True:
+        try:
+            ask = script.send(reply)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        sent = ask.map(change)
+        answer = yield sent
+        singles = zip(ask.unpack(), _flatten(sent, answer), strict=True)
+        reply = ask.pack(receive(single, own) for single, own in singles)
+
+
+def _flatten(ask: Ask[Any], answer: Any) -> list[Any]:
+    """The replies to the single asks, in their order: the inverse of `Ask.pack`."""
+    if not isinstance(ask, Together):
+        return [answer]
+    return [single for own, part in zip(ask.asks, answer, strict=True) for single in _flatten(own, part)]
+
+
+def run_together(scripts: Sequence[Round[T]]) -> Round[list[T]]:
+    """Run several scripts side by side, such as one round of several methods: ``states = yield from ct.run_together(rounds)``.
+
+    As the driver does with lanes, it asks what is cheap first, and has clients train when every script waits for it. No script sees the
+    others; each gets the replies that it would get alone.
+
+    Args:
+        scripts: Generators of asks.
+
+    Returns:
+        What each script returns, in their order.
+    """
+    waiting: dict[int, Ask[Any]] = {}
+    results: dict[int, T] = {}
+
+    def advance(number: int, reply: Any) -> None:
+        try:
+            waiting[number] = scripts[number].send(reply)
+        except StopIteration as end:
+            waiting.pop(number, None)
+            results[number] = end.value
+
+    for number in range(len(scripts)):
+        advance(number, None)
+    while waiting:
+        now = [number for number, ask in waiting.items() if not ask.is_training] or list(waiting)
+        replies = yield from Together(*(waiting[number] for number in now))
+        for number, reply in zip(now, replies, strict=True):
+            advance(number, reply)
+    return [results[number] for number in range(len(scripts))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,6 +328,11 @@ class Method(ABC, Generic[S]):
         return False
 
     @property
+    def combines_models(self) -> bool:
+        """Whether several models together answer for a client: there is then no one model that the client could train further."""
+        return False
+
+    @property
     def trains_once(self) -> bool:
         """Whether a round is one `Train` of the one shared model, and nothing is remembered of single clients: answers to the question of
         an earlier round can then count in it, which is what asynchronous rounds need."""
@@ -297,6 +359,7 @@ class Problem:
     central: bool = False  # whether the server has a test set of its own
     task: Task = CLASSIFICATION
     with_unseen: "Problem | None" = None  # the same with the unseen clients, last: they take no part and are served
+    unlabelled: bool = False  # whether these have no labels, and so answer no question when they are served
 
     @property
     def roster(self) -> Roster:
@@ -316,6 +379,7 @@ class Problem:
             seed,
             round_,
             outputs=self.model.outputs,
+            features=count_numbers(self.model.input_shape),
             validation=self.validation,
             task=self.task,
         )

@@ -3,7 +3,7 @@
 A refused client is absent, like one that never answered; the reason goes into the evidence. Limits come from the roster and the cohort:
 
 Sample counts: a client answers for the samples that the roster knows it to have, whatever share of its epochs it managed; of a share of its
-samples (a half, a class) it can have no more than all. The counts of an evaluation are accepted: a site may round them.
+samples (a fold, a class) it can have no more than that share of all. The counts of an evaluation are accepted: a site may round them.
 
 Norms: how far a client moved from the model that it was sent, in medians of the cohort. A cohort of fewer than `FEW` is not judged, nor one
 in which most did not move. Gradients are not judged: near convergence they differ by any factor.
@@ -71,7 +71,8 @@ class UpdateNorms:
 def _find_miscounts(ask: ModelAsk[Any], reply: Reply, known: Ints) -> Iterator[tuple[Bools, RefusedReply]]:
     if getattr(ask, "part", "train") == "train" and "sizes" in reply.columns():
         sizes: Ints = getattr(reply, "sizes")  # noqa: B009  not every reply has it
-        wrong = sizes > known if ask.share is not None else sizes != known
+        # a site that withholds its sample counts sends one for all
+        wrong = sizes > np.maximum(ask.share.count(known), 1) if ask.share is not None else sizes != known
         if wrong.any():
             yield wrong, RefusedReply(Refusal.MISCOUNTED)
 

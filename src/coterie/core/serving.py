@@ -33,6 +33,18 @@ class Mixture:
 
 
 @dataclass(frozen=True)
+class Neighbours:
+    """What the nearest of a client's own training samples answer, mixed into the answer of its model: the samples stay with the client.
+
+    Nearness is that of features, which enter the model's last dense layer. No sample is its own neighbour.
+    """
+
+    count: int  # neighbours that answer
+    scale: float  # they count by exp(-squared distance / (features * scale))
+    weights: Doubles  # (n,) the share of their answer, for the client at each place
+
+
+@dataclass(frozen=True)
 class Serving:
     """The model, or mixture of models, of each client, known or new: ``ct.Serving(clients, models, rows)``."""
 
@@ -40,7 +52,10 @@ class Serving:
     models: Floats  # (k, d)
     rows: Ints  # (n,) the model that answers, or COMBINED
     combiner: Combiner | None = None
-    places: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (n,) the row that a combiner knows each client by
+    places: Ints = field(
+        default_factory=lambda: np.zeros(0, dtype=np.int64)
+    )  # (n,) the row by which a combiner and `neighbours` know each client
+    neighbours: Neighbours | None = None
 
     def __post_init__(self) -> None:
         if len(self.places) != len(self.clients):

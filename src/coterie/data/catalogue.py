@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie._util.errors import UserError, suggest_names
 from coterie.core.specs import Registry, Spec, parse_path
-from coterie.data import client_scenarios, paper_partitions
+from coterie.data import client_scenarios, paper_partitions, ungrouped_scenarios
 from coterie.data import partitions as divisions
 from coterie.data import scenarios as worlds
 from coterie.data.dataset import DataSet
@@ -49,6 +49,7 @@ partitions: Registry[Federation] = _make_registry(
 scenarios: Registry[Federation] = _make_registry(
     "scenario",
     *(worlds.rotated, worlds.labelswap, worlds.labelsubset, worlds.noise, worlds.contrast, worlds.coloured, worlds.mixed, worlds.sites),
+    *(worlds.style, ungrouped_scenarios.mixtures, ungrouped_scenarios.overlapping, ungrouped_scenarios.continuum),
     *(client_scenarios.outliers, client_scenarios.arrivals, client_scenarios.drift, client_scenarios.unseen),
     client_scenarios.official_test,
 )

@@ -15,7 +15,7 @@ from coterie.data.prepare import DONE, refit_targets
 from coterie.data.scenarios import apply_groups, find_held_samples, scenario
 
 # scenarios whose groups can change. Not labelsubset: its clients drop samples, so their sizes would change with their group
-GROUPED = {"rotated", "labelswap", "noise", "contrast", "coloured"}
+GROUPED = {"rotated", "labelswap", "noise", "contrast", "style", "coloured"}
 
 
 @scenario
@@ -134,10 +134,13 @@ def _assign_test_rows(federation: Federation, labels: Ints, data_seed: int) -> l
 
 
 @scenario
-def unseen(federation: Federation, share: float = 0.2, *, _data_seed: int = 0) -> Federation:
-    """A share of clients that take no part in training: they are served as newcomers are, and scored apart."""
+def unseen(federation: Federation, share: float = 0.2, labelled: bool = True, *, _data_seed: int = 0) -> Federation:
+    """A share of clients that take no part in training: they are served as newcomers are, and scored apart.
+
+    Without labels they answer no question when they are served, so that a method gives them what it has for a client that it cannot place.
+    """
     made = move_unseen_last(federation, share, _data_seed)
-    return made.replace(name=f"{federation.name}/unseen")
+    return made.replace(name=f"{federation.name}/unseen", unlabelled=not labelled)
 
 
 def move_unseen_last(federation: Federation, share: float, data_seed: int | None = None) -> Federation:

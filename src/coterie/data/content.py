@@ -39,7 +39,7 @@ def hash_contents(federation: Federation) -> dict[str, str]:
     if federation.sites is not None and len(set(federation.sites)) < len(federation):  # several clients at a site
         found["sites"] = _join_words(federation.sites)
     if federation.unseen:
-        found["clients that take no part"] = str(federation.unseen)
+        found["clients that take no part"] = f"{federation.unseen}{', without labels' if federation.unlabelled else ''}"
     if federation.later:
         stored = [str(value) for begin, world in federation.later for value in (begin, *hash_contents(world).values())]
         found["later rounds"] = _join_words(stored)

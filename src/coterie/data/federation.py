@@ -124,6 +124,7 @@ class Federation:
     task: Task = CLASSIFICATION
     later: tuple[tuple[int, "Federation"], ...] = ()  # what the same clients hold from a round on, in ascending rounds
     unseen: int = 0  # the last so many clients take no part in training: they are served and scored, and nothing else
+    unlabelled: bool = False  # whether unseen clients have no labels: they answer no question by which a method could place them
     redraw: Callable[[int], "Federation"] | None = field(default=None, repr=False, compare=False)  # the same with another data seed
     raw: Array | None = field(default=None, repr=False, compare=False)  # `x` before its preparation, with gaps: what `check_data` looks at
 

@@ -112,4 +112,5 @@ def add_newcomers(federation: Federation, new: Federation) -> Federation:
         data_seed=federation.data_seed,
         provenance=stored,
         unseen=federation.unseen + len(new) if federation.unseen else 0,  # unseen clients stand last, and so do they
+        unlabelled=False,  # they come with labelled rows
     )

@@ -9,7 +9,7 @@ import numpy as np
 from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Doubles, Ints
 from coterie.core.rng import make_generator, make_key, shuffle
-from coterie.data.federation import Federation, Samples
+from coterie.data.federation import Federation, Parts, Samples
 from coterie.data.joining import join_federations
 from coterie.data.partitions import check_count, check_enough, check_fractions, divide_by_holders, make_federation, shards
 
@@ -65,6 +65,7 @@ def letters(
     classes: int = 3,
     test: float = 0.1,
     validation: float = 0.0,
+    sharing: Literal["none", "all", "train"] = "none",
     *,
     _data_seed: int = 0,
 ) -> Federation:
@@ -73,6 +74,10 @@ def letters(
     Client u has lognormal(4, 1) + 5 images of the letters u, u + 1, ... mod 10 (3 in the originals' code, 5 in FedSim's text); the model
     has 26 outputs. The original generator gives the same images to nearly all clients, and most test images are in some client's training
     part; here no image is given twice. Where a letter has too few images, all amounts of it shrink alike: provenance records by how much.
+
+    With ``sharing=all`` images are shared as the generator shares them: each client takes the first images of its letters and tests on a
+    tenth of its own. ``sharing=train`` has the same training parts and as many tests of each letter, of images that no client trains on.
+    Both set a share `test` of every letter's images apart for the latter; a client that wants more than are left gets all of them.
     """
     title = "Partition 'letters'"
     check_count(title, "clients", clients)
@@ -83,16 +88,18 @@ def letters(
         raise UserError(f"{title}: {samples.name!r} has no classes a to j; it divides femnist.")
     rows = [np.flatnonzero(samples.y == samples.classes.index(letter)) for letter in LETTERS]
     wanted = make_generator(make_key(_data_seed, "letters", "sizes")).lognormal(4, 1, size=clients) + 5
-    lists, shrunk = _assign_letters(title, rows, wanted, classes, _data_seed)
-    stored = {
-        "shrunk": {letter: round(float(s), 4) for letter, s in zip(LETTERS, shrunk, strict=True)},
-        "images": sum(map(len, rows)),
-        "central": "left out" if samples.central is not None else "none",
-    }
+    stored: dict[str, object] = {"images": sum(map(len, rows)), "central": "left out" if samples.central is not None else "none"}
+    if sharing == "none":
+        lists, shrunk = _assign_letters(title, rows, wanted, classes, _data_seed)
+        stored["shrunk"] = {letter: round(float(s), 4) for letter, s in zip(LETTERS, shrunk, strict=True)}
+    else:
+        lists, apart = _share_letters(title, rows, wanted, classes, test, _data_seed)
+        stored["sharing"] = sharing
     renamed = np.zeros(len(samples.classes), np.int64)  # no client holds the others
     renamed[[samples.classes.index(letter) for letter in LETTERS]] = np.arange(len(LETTERS))
     only = replace(samples, y=renamed[samples.y], classes=ALPHABET, central=None)
-    return make_federation(only, lists, "letters", test=test, validation=validation, data_seed=_data_seed, provenance=stored)
+    made = make_federation(only, lists, "letters", test=test, validation=validation, data_seed=_data_seed, provenance=stored)
+    return made if sharing != "train" else made.replace(test=_draw_unshared_tests(made, apart))
 
 
 def _assign_letters(title: str, rows: list[Ints], wanted: Array, classes: int, data_seed: int) -> tuple[list[Array], Doubles]:
@@ -114,6 +121,31 @@ def _assign_letters(title: str, rows: list[Ints], wanted: Array, classes: int, d
             lists[u].append(order[used : used + n])
             used += n
     return [np.concatenate(own) for own in lists], shrunk
+
+
+def _share_letters(
+    title: str, rows: list[Ints], wanted: Array, classes: int, test: float, data_seed: int
+) -> tuple[list[Array], list[Array]]:
+    """The images of each client by the original generator, and those of each letter that no client takes."""
+    ordered = [own[shuffle(make_key(data_seed, "letters", "order", c), len(own))] for c, own in enumerate(rows)]
+    cuts = [int((1 - test) * len(own)) for own in rows]
+    if min(cuts) < 2:
+        raise UserError(f"{title}: too few images of {LETTERS[int(np.argmin(cuts))]!r} to be shared.")
+    counts = np.maximum(2, (wanted / classes).astype(np.int64))
+    lists = [
+        np.concatenate([ordered[c][: min(counts[u], cuts[c])] for c in (u + np.arange(classes)) % len(rows)]) for u in range(len(wanted))
+    ]
+    return lists, [own[cut:] for own, cut in zip(ordered, cuts, strict=True)]
+
+
+def _draw_unshared_tests(shared: Federation, apart: list[Array]) -> Parts:
+    """As many test images of each letter as every client has, random ones of those in no training part; all of them before any twice."""
+    tests = []
+    for u, own in enumerate(shared.test):
+        rng = make_generator(make_key(shared.data_seed, "letters", "tests", shared.ids[u]))
+        needed = np.bincount(shared.y[own], minlength=len(apart))
+        tests.append(np.concatenate([np.resize(rng.permutation(images), needed[c]) for c, images in enumerate(apart)]))
+    return Parts.from_lists(tests)
 
 
 def fedex_noise(

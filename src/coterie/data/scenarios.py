@@ -138,27 +138,35 @@ def labelswap(
     Group 0 keeps all labels. Each other group swaps `pairs` pairs of classes, drawn by key so that no class is in two pairs, within or
     across groups. Hence any two groups contradict each other on known classes, and no model can serve both.
     """
-    title = "Scenario 'labelswap'"
+    group = draw_groups("labelswap", federation, groups, shares, _data_seed, _moved)
+    drawn = draw_swaps("labelswap", federation, groups, pairs, _data_seed)
+    y = federation.y.copy()
+    for g in range(1, groups):
+        own = find_held_samples(federation, np.flatnonzero(group == g))
+        y[own] = swap_labels(federation.y[own], drawn[g - 1], len(federation.classes))
+    swapped = {g: [(federation.classes[a], federation.classes[b]) for a, b in drawn[g - 1]] for g in range(1, groups)}
+    return apply_groups(federation, "labelswap", group, {"groups": "group g swaps the labels of its pairs", "swapped": swapped}, y=y)
+
+
+def draw_swaps(name: str, federation: Federation, groups: int, pairs: int, data_seed: int) -> Ints:
+    """(groups - 1, pairs, 2) the classes that groups 1, 2, ... swap, drawn by key; no class is in two pairs."""
+    title, classes = f"Scenario {name!r}", len(federation.classes)
     check_count(title, "pairs", pairs)
     check_count(title, "groups", groups)
-    classes = len(federation.classes)
     if 2 * pairs * (groups - 1) > classes:
         raise UserError(
             f"{title}: {groups} groups with pairs={pairs} swap {2 * pairs * (groups - 1)} classes and {federation.name!r} has {classes}; "
             f"use at most {1 + classes // (2 * pairs)} groups."
         )
-    group = draw_groups("labelswap", federation, groups, shares, _data_seed, _moved)
-    order = shuffle(make_key(_data_seed, "labelswap", "pairs"), classes)[: 2 * pairs * (groups - 1)]
-    drawn = order.reshape(groups - 1, pairs, 2)  # the pairs of groups 1, 2, ...
-    y = federation.y.copy()
-    for g in range(1, groups):
-        names = np.arange(classes)
-        for a, b in drawn[g - 1]:
-            names[a], names[b] = b, a
-        own = find_held_samples(federation, np.flatnonzero(group == g))
-        y[own] = names[federation.y[own]]
-    swapped = {g: [(federation.classes[a], federation.classes[b]) for a, b in drawn[g - 1]] for g in range(1, groups)}
-    return apply_groups(federation, "labelswap", group, {"groups": "group g swaps the labels of its pairs", "swapped": swapped}, y=y)
+    order = shuffle(make_key(data_seed, name, "pairs"), classes)[: 2 * pairs * (groups - 1)]
+    return order.astype(np.int64).reshape(groups - 1, pairs, 2)
+
+
+def swap_labels(y: Array, pairs: Ints, classes: int) -> Array:
+    """The labels with both classes of each pair exchanged."""
+    names = np.arange(classes)
+    names[pairs] = pairs[:, ::-1]
+    return names[y].astype(y.dtype)
 
 
 @scenario
@@ -227,6 +235,39 @@ def contrast(
     levels = np.linspace(1, lowest, max(groups, 1)).astype(np.float32)
     x = _change_features(federation, group, lambda images, g: np.float32(0.5) + levels[g] * (images - np.float32(0.5)))
     return apply_groups(federation, "contrast", group, {"groups": f"contrast of {', '.join(f'{v:g}' for v in levels)}"}, x=x)
+
+
+@scenario
+def style(
+    federation: Federation, groups: int = 4, strength: float = 1.0, shares: Shares = None, *, _data_seed: int = 0, _moved: float = 0.0
+) -> Federation:
+    """Group g's images are drawn in another hand: as they are, bold, thin or blurred, by so much of the way as `strength` gives.
+
+    Bold is the largest of the 3 x 3 pixels around each, thin the smallest, blurred a normal filter of one pixel. Labels stay.
+    """
+    title = "Scenario 'style'"
+    _check_numbers(title, federation)
+    check_positive(title, "strength", strength, most=1.0)
+    if len(federation.input_shape) < 2:
+        raise UserError(f"{title}: the samples of {federation.name!r} have shape {federation.input_shape}, and only images have a style.")
+    if groups > len(STYLES):
+        raise UserError(f"{title}: there are {len(STYLES)} styles ({', '.join(STYLES)}), so groups={groups} is too many.")
+    group = draw_groups("style", federation, groups, shares, _data_seed, _moved)
+    share = np.float32(strength)
+    x = _change_features(federation, group, lambda images, g: images + share * (_draw_in_style(images, STYLES[g]) - images))
+    return apply_groups(federation, "style", group, {"groups": f"styles: {', '.join(STYLES[:groups])}"}, x=x)
+
+
+STYLES = ("plain", "bold", "thin", "blurred")
+
+
+def _draw_in_style(images: Array, name: str) -> Array:
+    from scipy import ndimage  # slow to import, and only styles need it
+
+    square = (*(1,) * (images.ndim - 2), 3, 3)
+    if name == "blurred":
+        return np.asarray(ndimage.gaussian_filter(images, (*(0,) * (images.ndim - 2), 1, 1), mode="constant"))
+    return np.asarray((ndimage.maximum_filter if name == "bold" else ndimage.minimum_filter)(images, square, mode="nearest"))
 
 
 @scenario

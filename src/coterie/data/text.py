@@ -97,6 +97,11 @@ def count_words(texts: Sequence[str], width: int) -> Floats:
     return made
 
 
+def split_words(text: str) -> list[str]:
+    """Its words and punctuation marks, in lower case."""
+    return _WORD.findall(text.lower())
+
+
 def number_words(texts: Sequence[str], length: int, vocabulary: int, known: Mapping[str, int] | None = None) -> npt.NDArray[np.int32]:
     """The last `length` words of each text as numbers, padded in front, so that a recurrent model ends on a word.
 
@@ -104,7 +109,7 @@ def number_words(texts: Sequence[str], length: int, vocabulary: int, known: Mapp
     """
     made = np.full((len(texts), length), PADDING, np.int32)
     for row, text in zip(made, texts, strict=True):
-        found = _WORD.findall(text.lower())[-length:]
+        found = split_words(text)[-length:]
         if found:
             row[-len(found) :] = [2 + hash_word(w) % max(vocabulary - 2, 1) if known is None else known.get(w, UNKNOWN) for w in found]
     return made

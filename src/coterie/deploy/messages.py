@@ -27,16 +27,22 @@ from coterie.core.asks import (
     Train,
     Trained,
 )
+from coterie.core.descriptions import AskSubspaces, Describe, Described, Subspaces
 from coterie.core.local import Local
-from coterie.core.serving import COMBINED, Combiner, Mixture, Serving
+from coterie.core.serving import COMBINED, Combiner, Mixture, Neighbours, Serving
 from coterie.core.states import UnknownKindError, pack, unpack
 from coterie.core.vectors import Sketch
 from coterie.data.schema import Schema
 from coterie.deploy.files import LONGEST_TEXT, escape_text, is_name
 from coterie.engines.engine import StampedAsk
+from coterie.methods.apfl import APFLRule
 from coterie.methods.combiners import AccuracyGate, ByRow, Mean, MostConfident, Online, OwnExpert
 from coterie.methods.ditto import DittoRule
+from coterie.methods.fedala import ALARule
 from coterie.methods.moon import MOONRule
+from coterie.methods.pfedgraph import GraphRule
+from coterie.methods.private import PartRule
+from coterie.methods.reporting_rules import LossRule, MixtureRule
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ class OversizedMessage:
 
 
 RawMessage = bytes | OversizedMessage
-PROTOCOL = 4
+PROTOCOL = 5
 LIMIT = 1 << 31  # bytes of a message; default of both sides
 LONGEST_SCHEMA = 1 << 22  # characters
 LONGEST_WORD = 200  # of a column, a category or a class
@@ -174,10 +180,10 @@ KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         *(AskBatch, Denial, ReplyBatch, Hello, SiteCard, Delivery, Receipt, StampedAsk),
-        *(Train, Gradient, Losses, AskErrors, Evaluate, Local, Share, Serving, Sketch),
-        *(Trained, Gradients, LossTable, Errors, Evaluated),
-        *(Mixture, Online, Mean, MostConfident, AccuracyGate, OwnExpert),
-        *(DittoRule, MOONRule),
+        *(Train, Gradient, Losses, AskErrors, Evaluate, Describe, AskSubspaces, Local, Share, Serving, Sketch),
+        *(Trained, Gradients, LossTable, Errors, Evaluated, Described, Subspaces),
+        *(Mixture, Online, Mean, MostConfident, AccuracyGate, OwnExpert, Neighbours),
+        *(ALARule, APFLRule, DittoRule, GraphRule, LossRule, MixtureRule, MOONRule, PartRule),
         dict,
     )
 }
@@ -344,6 +350,8 @@ def drop_unused_models(ask: Any) -> Any:
 def restrict_serving(serving: Serving) -> Serving:
     """The serving with the models of its clients alone, and a combiner without the other clients."""
     places = np.arange(len(serving.clients), dtype=np.int64)
+    if serving.neighbours is not None:
+        serving = replace(serving, neighbours=replace(serving.neighbours, weights=serving.neighbours.weights[serving.places]))
     if (serving.rows == COMBINED).any() and serving.combiner is not None:
         return replace(serving, combiner=restrict_combiner(serving.combiner, serving.places), places=places)
     if not len(serving.rows):

@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from coterie.engines.engine import StampedAsk
 
 
-AskName = Literal["Train", "Gradient", "Losses", "AskErrors", "Evaluate", "SketchedTrain", "SketchedGradient"]
+AskName = Literal["Train", "Gradient", "Losses", "AskErrors", "Evaluate", "Describe", "AskSubspaces", "SketchedTrain", "SketchedGradient"]
 
 LARGEST_ORDER = 1 << 18  # bytes of its JSON
 LONGEST_NOTE = 500  # characters of the operator's name and of what the run is for
 LARGEST_COUNT = 10**9  # rounds, clients, epochs, samples of a batch
 SHORT_HASH = 12  # characters of a hash that people read and type
 KINDS_OF_ORDER = ("study", "inspect")
-ASKS: tuple[AskName, ...] = ("Train", "Gradient", "Losses", "AskErrors", "Evaluate")  # a sketch counts as the ask that it is made of
+# a sketch counts as what it is made of
+ASKS: tuple[AskName, ...] = ("Train", "Gradient", "Losses", "AskErrors", "Evaluate", "Describe", "AskSubspaces")
 
 
 class OrderError(ValueError):

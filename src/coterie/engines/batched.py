@@ -20,9 +20,10 @@ from coterie._util.errors import UserError
 from coterie._util.threads import count_cores, map_with_helpers, use_one_thread
 from coterie.core.arrays import Floats, Ints
 from coterie.core.asks import AskErrors, Evaluate, Gradient, Gradients, Losses, Train
+from coterie.core.descriptions import AskSubspaces, Describe
 from coterie.core.local import Local
 from coterie.data.federation import Parts
-from coterie.engines.captured import CapturedTrainer
+from coterie.engines.captured.trainer import CapturedTrainer
 from coterie.engines.client_training import compute_gradients
 from coterie.engines.device import (
     Precision,
@@ -124,8 +125,8 @@ class BatchedEngine(LocalEngine):
         job = merge_asks(works, asks, kept.sizes, apart=apart)
         if local.rule is not None:
             extra = {name: np.concatenate([ask.extra[name] for ask in asks]) for name in asks[0].extra}
-            vectors, steps, more = kept.get_stacked_trainer().train_by_rule(RuleJob(job, local.rule, local, extra))
-            return split_replies(asks, job.samples(), vectors, steps, more)
+            found = kept.get_stacked_trainer().train_by_rule(RuleJob(job, local.rule, local, extra))
+            return split_replies(asks, job.samples(), *found)
         if route.name == "fused":
             trained, steps = self._train_fused(job, kept)
         elif route.name == "captured":
@@ -281,6 +282,8 @@ class InferenceRunner:
             for numbers in self._group_gradients(works):
                 route = self.get_cache(works[numbers[0]].world).get_stacked_trainer()
                 found |= zip(numbers, compute_gradients_together([works[i] for i in numbers], route), strict=True)
+            # the loop has one module of a world: not to be written to side by side
+            found |= {i: self.loop.answer(work) for i, work in enumerate(works) if isinstance(work.ask, Describe | AskSubspaces)}
             left = [i for i in range(len(works)) if i not in found]
             alone = spread if len(works) == 1 else map  # then it has the cores to itself
             found |= zip(left, spread(lambda i: self._answer(works[i], alone), left), strict=True)
@@ -310,6 +313,8 @@ class InferenceRunner:
         ask, kept, federation = work.ask, self.get_cache(work.world), work.world.federation
         predict = partial(kept.dense.predict, spread=spread) if kept.dense is not None else self.loop.space(work.world).predict
         match ask:
+            case Evaluate() if ask.serving.neighbours is not None:
+                return self.loop.answer(work)  # which looks at features
             case Evaluate():
                 classify = self._make_classifier(work.world, kept, spread)
                 return evaluate(

@@ -1,8 +1,8 @@
 """One client at a time with autograd: local training, by the plain rule or a method's own, and full-batch gradients."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from coterie._util.errors import UserError
 from coterie.core.arrays import Doubles, Ints
 from coterie.core.asks import Gradient
 from coterie.core.local import MODEL, Local, LocalRule, Weights, make_optimizer, parse_augmentation
@@ -20,7 +19,7 @@ from coterie.data.federation import Parts
 from coterie.engines.device import autocast_pass, choose_storage_device, get_stacked_memory
 from coterie.engines.loss import Loss
 from coterie.engines.sampling import iterate_batches
-from coterie.engines.workspace import Workspace, draw_augmentation
+from coterie.engines.workspace import Workspace, capture_features, draw_augmentation
 
 
 @dataclass(frozen=True)
@@ -35,14 +34,20 @@ class RuleStep:
     extra: Mapping[str, Weights]
     x: Tensor
     y: Tensor
+    numbers: Mapping[str, Tensor] = field(default_factory=dict)
     share: Tensor | None = None  # (B,) how much each sample counts in a mean: all alike unless some are padding
 
     @property
     def trained(self) -> list[str]:
         return [name for name, parameter in self.module.named_parameters() if parameter.requires_grad]
 
-    def outputs(self, weights: Weights | None = None) -> Tensor:
-        result: Tensor = functional_call(self.module, self._tensors(weights), (self.x,))
+    def outputs(self, weights: Weights | None = None, *, evaluate: bool = False) -> Tensor:
+        was = self.module.training
+        self.module.train(was and not evaluate)
+        try:
+            result: Tensor = functional_call(self.module, self._tensors(weights), (self.x,))
+        finally:
+            self.module.train(was)
         return result
 
     def features(self, weights: Weights | None = None) -> Tensor:
@@ -51,7 +56,10 @@ class RuleStep:
         return seen[-1]
 
     def loss(self, outputs: Tensor) -> Tensor:
-        return self.mean(self.sample_loss(outputs, self.y))
+        return self.mean(self.losses(outputs))
+
+    def losses(self, outputs: Tensor) -> Tensor:
+        return self.sample_loss(outputs, self.y)
 
     def mean(self, values: Tensor) -> Tensor:
         return values.mean() if self.share is None else (values * self.share).sum()
@@ -63,22 +71,7 @@ class RuleStep:
         return {name: tensor.clone() for name, tensor in weights.items()}
 
 
-@contextmanager
-def capture_features(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Within the block, every pass through the module leaves the inputs of its last dense layer in the list."""
-    dense = [part for part in module.modules() if isinstance(part, nn.Linear)]
-    if not dense:
-        raise UserError("The model has no dense layer whose inputs could be its representation: choose a method that compares none.")
-    seen: list[Tensor] = []
-
-    def look(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-        seen.append(inputs[0])
-
-    handle = dense[-1].register_forward_pre_hook(look)
-    try:
-        yield seen
-    finally:
-        handle.remove()
+_NO_BATCH = torch.zeros(0), torch.zeros(0)
 
 
 @dataclass(frozen=True)
@@ -95,8 +88,18 @@ class ClientTraining:
     extra: Mapping[str, Tensor] | None = None
 
 
-def train_client(space: Workspace, visit: ClientTraining, local: Local) -> tuple[int, list[Tensor]]:
-    """Train on one client's samples and leave the model in the workspace's module; steps taken, and what further loops have trained."""
+@dataclass(frozen=True)
+class VisitResult:
+    """What a visit leaves beside the model."""
+
+    steps: int
+    further: Sequence[Tensor] = ()  # what further loops of a local rule have trained
+    losses: Doubles = field(default_factory=lambda: np.zeros(0))
+    summary: Doubles = field(default_factory=lambda: np.zeros(0))
+
+
+def train_client(space: Workspace, visit: ClientTraining, local: Local) -> VisitResult:
+    """Train on one client's samples and leave the model in the workspace's module."""
     if local.rule is not None:
         return _train_by_rule(space, visit, local, local.rule)
     write_vector(space.module, visit.start)
@@ -114,14 +117,19 @@ def train_client(space: Workspace, visit: ClientTraining, local: Local) -> tuple
         terms.add_to(weights)
         optimizer.step()
         steps += 1
-    return steps, []
+    return VisitResult(steps)
 
 
-def _train_by_rule(space: Workspace, visit: ClientTraining, local: Local, rule: LocalRule) -> tuple[int, list[Tensor]]:
+def _train_by_rule(space: Workspace, visit: ClientTraining, local: Local, rule: LocalRule) -> VisitResult:
     """The loops of a rule, one after the other; what `model` trains is left in the module."""
-    received = _split_by_name(space, visit.start)
-    extra = {name: _split_by_name(space, vector) for name, vector in (visit.extra or {}).items()}
-    taken, trained, how = 0, {}, parse_augmentation(local.augment)
+    received, brought = _split_by_name(space, visit.start), dict(visit.extra or {})
+    numbers = {name: brought.pop(name) for name in rule.numbers}
+    extra = {name: _split_by_name(space, vector) for name, vector in brought.items()}
+    summary = _summarize(
+        space, visit.samples, rule, RuleStep(space.module, space.loss, MODEL, received, received, extra, *_NO_BATCH, numbers)
+    )
+    trained, how = {}, parse_augmentation(local.augment)
+    losses, counts = list[Tensor](), list[int]()  # of the model's loop
     space.module.train()
     for loop in rule.loops:
         own = {name: tensor.clone() for name, tensor in extra.get(loop, received).items()}
@@ -133,14 +141,40 @@ def _train_by_rule(space: Workspace, visit: ClientTraining, local: Local, rule: 
             optimizer.zero_grad()
             x, y = space.batch(batch, draw_augmentation(key, number, len(batch)) if how is not None else None, how)
             with autocast_pass(space.precision, space.device):
-                objective = rule.objective(RuleStep(space.module, space.loss, loop, own, received, extra, x, y))
+                objective = rule.objective(RuleStep(space.module, space.loss, loop, own, received, extra, x, y, numbers))
             torch.autograd.backward(objective)
             terms.add_to(weights)
             optimizer.step()
-            taken += loop == MODEL
+            if loop == MODEL:
+                losses.append(objective.detach())
+                counts.append(len(batch))
         trained[loop] = torch.cat([own[name].detach().reshape(-1).to(space.dtype) for name in received])
     write_vector(space.module, trained[MODEL])
-    return taken, [vector for loop, vector in trained.items() if loop != MODEL]
+    further = [vector for loop, vector in trained.items() if loop != MODEL]
+    found = torch.stack(losses).cpu().double().numpy() if losses and rule.loss_count else np.zeros(0)
+    return VisitResult(len(losses), further, reduce_losses(rule, found, np.array(counts), len(visit.samples)), summary)
+
+
+def reduce_losses(rule: LocalRule, losses: Doubles, counts: Ints, samples: int) -> Doubles:
+    """(s,) the losses that a rule sends back of one client's steps; zeros where it took none."""
+    if not len(losses) or not rule.loss_count:
+        return np.zeros(rule.loss_count)
+    epoch = int(np.argmax(np.cumsum(counts) >= samples)) + 1 if counts.sum() >= samples else len(counts)
+    return np.asarray(rule.reduce_losses(losses, counts, epoch), dtype=np.float64)
+
+
+@torch.no_grad()
+def _summarize(space: Workspace, samples: Ints, rule: LocalRule, step: RuleStep) -> Doubles:
+    """(r,) the means over a client's samples of what the rule sends back of each."""
+    total = np.zeros(rule.summary_size)
+    if not rule.summary_size:
+        return total
+    space.module.eval()
+    for begin in range(0, len(samples), space.chunk):
+        x, y = space.batch(samples[begin : begin + space.chunk])
+        with autocast_pass(space.precision, space.device):
+            total += rule.summarize(replace(step, x=x, y=y)).cpu().double().sum(dim=0).numpy()
+    return total / max(len(samples), 1)
 
 
 class _GradientTerms:

@@ -118,10 +118,10 @@ def send_rows(table: Floats, device: torch.device) -> Tensor:
     return table.on(device) if isinstance(table, ConcatRows) else as_tensor(np.asarray(table, dtype=np.float32), device)
 
 
-def gather_starts(models: Floats, start: Ints, device: torch.device) -> Tensor:
-    """(n, d) the model that each training begins from, where the trained ones are to lie: on the host where all cannot be on the device."""
+def gather_starts(models: Tensor, start: Ints, device: torch.device) -> Tensor:
+    """(n, d) of models on the device, what each training begins from, where the trained ones are to lie: on the host if they do not fit."""
     home = choose_storage_device((len(start), models.shape[1]), device, get_resident_memory)
-    return send_rows(models, device).to(home)[torch.as_tensor(start, device=home)]
+    return models.to(home)[torch.as_tensor(start, device=home)]
 
 
 def send_some_rows(table: Floats, rows: Ints, device: torch.device) -> Tensor:
@@ -269,12 +269,12 @@ def merge_asks(works: Sequence[Work], asks: Sequence[Train], sizes: tuple[int, .
     )
 
 
-def split_replies(asks: Sequence[Train], samples: Ints, vectors: Floats, steps: Ints, more: Floats | None = None) -> list[Trained]:
-    """The reply to each of the merged asks."""
-    more = np.zeros((len(vectors), 0, *vectors.shape[1:]), dtype=np.float32) if more is None else more
+def split_replies(asks: Sequence[Train], samples: Ints, vectors: Floats, steps: Ints, *others: Array) -> list[Trained]:
+    """The reply to each of the merged asks; `others` are the further columns, where there are any."""
     counts = [len(ask.clients) for ask in asks]
     spans = [slice(first, first + count) for first, count in zip(_compute_offsets(counts), counts, strict=True)]
-    return [Trained(ask.clients, vectors[span], samples[span], steps[span], more[span]) for ask, span in zip(asks, spans, strict=True)]
+    columns: tuple[Any, ...] = (vectors, samples, steps, *others)
+    return [Trained(ask.clients, *(values[span] for values in columns)) for ask, span in zip(asks, spans, strict=True)]
 
 
 def _get_settings(local: Local) -> tuple[float, ...]:

@@ -10,19 +10,20 @@ import numpy as np
 from coterie.core.arrays import Ids, Words
 from coterie.core.asks import Ask, DataPart, Evaluate, ModelAsk, Share
 from coterie.core.replies import make_empty_reply
-from coterie.core.rng import fold_keys, make_key
+from coterie.core.rng import fold_keys
 from coterie.core.vectors import on_device
 from coterie.data.federation import Parts
 from coterie.engines.device import raise_device_errors
 from coterie.engines.engine import Engine, StampedAsk
-from coterie.engines.sampling import select_share
+from coterie.engines.sampling import make_fold_key, select_share
 from coterie.engines.sketching import add_simulated_noise, get_sketch, remove_sketch, sketch_reply
 from coterie.engines.world import World
 
 if TYPE_CHECKING:
     from coterie.engines.routes import Route
 
-KEPT_SHARES = 4  # a pilot trains on one half and is evaluated on the other
+KEPT_SHARES = 4  # at least: a pilot trains on one half and is evaluated on the other
+KEPT_SAMPLES = 1 << 23  # numbers of samples in all that are kept: cross-fitting with several seeds asks about many shares in turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +45,20 @@ class Work(StampedAsk):
         """The samples of a part that the ask is about: all of them, unless it names a share."""
         federation = self.world.federation
         share: Share | None = getattr(self.ask, "share", None)
-        if share is None:
-            return federation.part(name)
+        return federation.part(name) if share is None else self._select(name, share)
+
+    def _select(self, name: DataPart, share: Share) -> Parts:
+        """The samples of a share, kept for the next ask about it."""
+        federation = self.world.federation
         which, kept = (name, share, self.seed), self.world.shares
         found = kept.get(which)
         if found is None:  # they are asked about again and again, and take as long to make as there are clients
-            halves = fold_keys(np.array([make_key(self.seed, "half")], np.uint64), self.world.words)
-            found = select_share(federation.part(name), share, federation.y, halves)
+            keys = fold_keys(np.array([make_fold_key(self.seed, share.folds)], np.uint64), self.world.words)
+            among = federation.part(name) if share.outer is None else self._select(name, share.outer)
+            found = select_share(among, share, federation.y, keys)
             kept[which] = found
-            for oldest in list(kept)[:-KEPT_SHARES]:
+            number = max(KEPT_SHARES, KEPT_SAMPLES // max(len(federation.part(name).indices), 1))
+            for oldest in list(kept)[:-number]:
                 kept.pop(oldest, None)
         return found
 
@@ -64,7 +70,7 @@ class Work(StampedAsk):
     def drop_empty_clients(self) -> "Work":
         """The same without the clients that have no sample in the share asked about: they have nothing to answer from."""
         ask = self.ask
-        if not isinstance(ask, ModelAsk) or ask.share is None:
+        if not isinstance(ask, ModelAsk | Evaluate) or ask.share is None:
             return self
         part: DataPart = getattr(ask, "part", "train")
         return self.with_ask(ask.take(self.parts(part).sizes[ask.clients] > 0))

@@ -12,13 +12,17 @@ import numpy as np
 import torch
 from torch import nn
 
+from coterie._util.errors import UserError
 from coterie._util.threads import count_cores
+from coterie.core.arrays import Ints
 from coterie.core.asks import AskErrors, Errors, Evaluate, Gradient, Gradients, Losses, LossTable, Train, Trained
+from coterie.core.descriptions import AskSubspaces, Describe, Described, Subspaces, compute_moments, compute_subspaces, make_projection
 from coterie.core.model import read_vector, use_torch_seed
 from coterie.data.federation import Parts
 from coterie.engines.client_training import ClientTraining, compute_gradients, train_client
 from coterie.engines.device import Precision, fetch_tensor, limit_torch_threads, use_precision
 from coterie.engines.evaluation.evaluate import clip_losses, compute_squared_errors, evaluate
+from coterie.engines.evaluation.neighbours import evaluate_with_neighbours
 from coterie.engines.local_engine import LocalEngine, Work
 from coterie.engines.workspace import Workspace
 from coterie.engines.world import World
@@ -114,6 +118,12 @@ class LoopEngine(LocalEngine):
                 return _answer_losses(ask, space, work.parts(ask.part))
             case AskErrors():
                 return _answer_errors(ask, space, work.parts())
+            case Describe():
+                return _answer_descriptions(ask, space, work.parts(ask.part))
+            case AskSubspaces():
+                return _answer_subspaces(ask, space, work.parts())
+            case Evaluate() if ask.serving.neighbours is not None and (asked := work.evaluation_parts()) is not None:
+                return evaluate_with_neighbours(ask, ask.serving.neighbours, space, asked)
             case Evaluate():
                 return evaluate(ask, work.world.federation, space.predict, work.evaluation_parts())
         raise TypeError(f"the loop engine cannot execute {type(ask).__name__}")
@@ -133,7 +143,8 @@ def _answer_train(ask: Train, work: Work, space: Workspace, pool: ClientPool) ->
     keys, sizes = work.keys(ask.purpose, ask.clients), parts.sizes[ask.clients]
     vectors = np.empty((len(ask.clients), ask.models.shape[1]), dtype=np.float32)
     steps = np.zeros(len(ask.clients), dtype=np.int64)
-    more = np.zeros((len(ask.clients), *ask.row_shapes()["more"]), dtype=np.float32)
+    shapes = {name: (len(ask.clients), *shape) for name, shape in ask.row_shapes().items()}
+    more, losses, summary = np.zeros(shapes["more"], dtype=np.float32), np.zeros(shapes["losses"]), np.zeros(shapes["summary"])
 
     def train(i: int, space: Workspace) -> None:
         start = space.to_tensor(ask.models[ask.start[i]])
@@ -147,9 +158,10 @@ def _answer_train(ask: Train, work: Work, space: Workspace, pool: ClientPool) ->
             linear=None if ask.linear is None else space.to_tensor(ask.linear[i]),
             extra={name: space.to_tensor(rows[i]) for name, rows in ask.extra.items()},
         )
-        steps[i], further = train_client(space, visit, ask.local)
-        vectors[i] = read_vector(space.module)
-        for place, vector in enumerate(further):
+        result = train_client(space, visit, ask.local)
+        vectors[i], steps[i] = read_vector(space.module), result.steps
+        losses[i], summary[i] = result.losses, result.summary
+        for place, vector in enumerate(result.further):
             more[i, place] = vector.to(torch.float32).cpu().numpy()
 
     longest_first = np.argsort(-sizes, kind="stable").tolist()
@@ -157,7 +169,7 @@ def _answer_train(ask: Train, work: Work, space: Workspace, pool: ClientPool) ->
         for i, key in enumerate(keys):
             with use_torch_seed(int(key)):  # dropout and the like are keyed too
                 train(i, space)
-    return Trained(ask.clients, vectors, sizes, steps, more)
+    return Trained(ask.clients, vectors, sizes, steps, more, losses, summary)
 
 
 def is_worth_threads(module: nn.Module) -> bool:
@@ -170,6 +182,44 @@ def _answer_losses(ask: Losses, space: Workspace, parts: Parts) -> LossTable:
     limit = ask.loss_limit
     table = [[clip_losses(space.predict(model, parts[client])[1], limit).mean() for model in ask.models] for client in ask.clients]
     return LossTable(ask.clients, np.array(table).reshape(len(ask.clients), len(ask.models)), parts.sizes[ask.clients])
+
+
+def _answer_descriptions(ask: Describe, space: Workspace, parts: Parts) -> Described:
+    y = _get_classes(ask, space)
+    found = []
+    for client, start in zip(ask.clients, ask.start, strict=True):
+        rows = parts[client]
+        features = space.compute_features(ask.models[start], rows)
+        if ask.key is not None:
+            features = features @ make_projection(ask.key, features.shape[1], ask.size)
+        elif features.shape[1] != ask.size:
+            raise UserError(f"The model has {features.shape[1]} features, and {ask.size} are asked for: ask for all of them, or project.")
+        found.append(compute_moments(features, None if y is None else y[rows], ask.classes))
+    means, deviations, counts = (np.stack(values) for values in zip(*found, strict=True))
+    return Described(ask.clients, means, deviations, counts, parts.sizes[ask.clients])
+
+
+def _answer_subspaces(ask: AskSubspaces, space: Workspace, parts: Parts) -> Subspaces:
+    x, y = space.federation.x, _get_classes(ask, space)
+    if x.dtype.kind in "iu" and x.dtype.itemsize > 1:
+        raise UserError("The samples are words or numbers of categories, which span no subspace: choose a method that compares models.")
+    found = []
+    for client in ask.clients:
+        rows = parts[client]
+        samples = np.asarray(x[rows], dtype=np.float64).reshape(len(rows), -1)
+        if samples.shape[1] != ask.size:
+            raise UserError(f"A sample has {samples.shape[1]} numbers, and {ask.size} are asked for: ask for all of them.")
+        found.append(compute_subspaces(samples, None if y is None else y[rows], ask.classes, ask.directions))
+    bases, counts = (np.stack(values) for values in zip(*found, strict=True))
+    return Subspaces(ask.clients, bases, counts, parts.sizes[ask.clients])
+
+
+def _get_classes(ask: Describe | AskSubspaces, space: Workspace) -> Ints | None:
+    """The class of every sample; None where all are described as a whole."""
+    task, y = space.federation.task, space.federation.y
+    if ask.classes and (not task.counts_classes or y.ndim != 1):
+        raise UserError(f"A {task} has no classes to describe clients by: choose a method that describes them as a whole.")
+    return y if ask.classes else None
 
 
 def _answer_errors(ask: AskErrors, space: Workspace, parts: Parts) -> Errors:

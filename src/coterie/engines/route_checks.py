@@ -11,7 +11,7 @@ from coterie.core.asks import Train, Trained
 from coterie.core.local import Local
 from coterie.core.rng import make_generator, make_key
 from coterie.data.federation import Parts
-from coterie.engines.captured import CapturedTrainer
+from coterie.engines.captured.trainer import CapturedTrainer
 from coterie.engines.device import find_device_error
 from coterie.engines.engine import StampedAsk
 from coterie.engines.jobs import merge_asks
@@ -52,8 +52,8 @@ def check_stacked(
         job = merge_asks([work], [ask], ())
         if ask.local.rule is None:
             return [route.train(job)[0]]
-        vectors, _, more = route.train_by_rule(RuleJob(job, ask.local.rule, ask.local, ask.extra))
-        return [vectors, *np.moveaxis(more, 1, 0)]
+        found = route.train_by_rule(RuleJob(job, ask.local.rule, ask.local, ask.extra))
+        return [found.vectors, *np.moveaxis(found.more, 1, 0)]
 
     return _compare_with_loop(world, device, local, train, "torch.func cannot map it")
 
@@ -86,10 +86,15 @@ def _compare_with_loop(world: World, device: torch.device | str, local: Local, t
 
 
 def _draw_extra(local: Local, start: Floats) -> dict[str, Floats]:
-    """Vectors a little away from the start for a rule that needs some."""
-    names = local.rule.needs if local.rule is not None else ()
-    drawn = [make_generator(make_key(0, "trial", name)).standard_normal((len(CHECK_SIZES), len(start))) for name in names]
-    return {name: (start + 0.1 * noise).astype(np.float32) for name, noise in zip(names, drawn, strict=True)}
+    """Vectors a little away from the start for a rule that needs some, and numbers from 0 to 1."""
+    found: dict[str, Floats] = {}
+    for name in local.rule.needs if local.rule is not None else ():
+        rng, length = make_generator(make_key(0, "trial", name)), local.rule.numbers.get(name) if local.rule is not None else None
+        drawn = (
+            start + 0.1 * rng.standard_normal((len(CHECK_SIZES), len(start))) if length is None else rng.random((len(CHECK_SIZES), length))
+        )
+        found[name] = drawn.astype(np.float32)
+    return found
 
 
 def train_with_loop(work: Work, device: str) -> tuple[torch.dtype, list[Floats]]:

@@ -5,17 +5,19 @@ from math import ceil
 
 import numpy as np
 
-from coterie.core.arrays import Array, Bools, Ints, Words
-from coterie.core.asks import Share
-from coterie.core.rng import GOLDEN, extend_key, fold_keys, shuffle
+from coterie.core.arrays import Array, Ints, Words
+from coterie.core.asks import MAX_FOLDS, Share
+from coterie.core.rng import GOLDEN, extend_key, fold_keys, make_key, shuffle
 from coterie.data.federation import Parts
 
 
 def select_share(parts: Parts, share: Share, y: Array, keys: Words) -> Parts:
-    """The parts with only the samples in the share, in the order they had; `keys` (n,) draw each client's halves."""
+    """The parts with only the samples in the share, in the order they had; `keys` (n,) draw each client's folds."""
     kept = np.ones(len(parts.indices), dtype=np.bool_)
-    if share.half is not None:
-        kept &= _mark_first_half(parts, keys) == (share.half == 0)
+    if share.fold is not None:
+        if not 0 <= share.fold < share.folds <= MAX_FOLDS:
+            raise ValueError(f"fold {share.fold} of {share.folds}: there are 2 to {MAX_FOLDS} folds, counted from 0")
+        kept &= (_number_folds(parts, share.folds, keys) == share.fold) != share.rest
     if share.label is not None:
         if y.ndim != 1 or y.dtype.kind == "f":
             raise ValueError("a share by label is of a task whose samples have one class each")
@@ -24,15 +26,21 @@ def select_share(parts: Parts, share: Share, y: Array, keys: Words) -> Parts:
     return Parts(ends[parts.offsets].astype(np.int64), parts.indices[kept])
 
 
-def _mark_first_half(parts: Parts, keys: Words) -> Bools:
-    """Which samples are in their client's half 0: the first ceil(n / 2) of ``rng.shuffle(key, n)``, for all clients in one sort."""
+def make_fold_key(seed: int, folds: int) -> int:
+    """What the keys of all clients' folds begin with. Other numbers of folds are other draws: no fold of one is within a fold of another,
+    whose difference would be an answer about a few samples."""
+    return make_key(seed, "half") if folds == 2 else make_key(seed, "fold", folds)
+
+
+def _number_folds(parts: Parts, folds: int, keys: Words) -> Ints:
+    """The fold of each sample: place p of ``rng.shuffle(key, n)`` is in fold floor(p * folds / n), for all clients in one sort."""
     owners = np.repeat(np.arange(len(parts)), parts.sizes)
     places = np.arange(len(owners)) - parts.offsets[owners]
     # rng.words numbers its counters from 1, and fold adds the golden ratio once: so these count from 0
     drawn = fold_keys(keys[owners] + places.astype(np.uint64) * np.uint64(GOLDEN), np.zeros(1, np.uint64))
-    first = np.zeros(len(owners), dtype=np.bool_)
-    first[np.lexsort((drawn, owners))] = 2 * places < parts.sizes[owners]
-    return first
+    number = np.zeros(len(owners), dtype=np.int64)
+    number[np.lexsort((drawn, owners))] = places * folds // parts.sizes[owners]
+    return number
 
 
 def count_steps(samples: int, batch_size: int | None, epochs: int, max_steps: int | None) -> int:

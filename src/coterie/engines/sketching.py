@@ -52,8 +52,8 @@ def add_simulated_noise(ask: Ask[Any], reply: Any, keys: Words) -> Any:
 
 
 def _draw_normals(ask: Any, keys: Words, size: int) -> Doubles:
-    """(n, size) of each client its own; two questions of one round (two halves, two classes) have different noise."""
-    share = (ask.share.half, ask.share.label) if ask.share is not None else ()
+    """(n, size) of each client its own; two questions of one round (two folds, two classes) have different noise."""
+    share = ask.share.key if ask.share is not None else ()
     about = hash_word(f"{ask.kind} {getattr(ask, 'purpose', '')} {share}")
     return (
         np.stack([make_generator(extend_key(int(key), about)).standard_normal(size) for key in keys]) if len(keys) else np.zeros((0, size))

@@ -1,7 +1,8 @@
 """A world on a device: one module that is written to again and again, the data as tensors, and image augmentation."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy, deepcopy
 from functools import cached_property
 from threading import Event
@@ -90,6 +91,24 @@ def get_chunk_size(module: nn.Module, tokens: int = 0) -> int:
     if few and tokens:
         return max(1, min(CHUNK, MOST_TOKENS // tokens))
     return LARGE_CHUNK if few else CHUNK
+
+
+@contextmanager
+def capture_features(module: nn.Module) -> Iterator[list[Tensor]]:
+    """Within the block, every pass through the module leaves the inputs of its last dense layer in the list."""
+    dense = [part for part in module.modules() if isinstance(part, nn.Linear)]
+    if not dense:
+        raise UserError("The model has no dense layer whose inputs could be its representation: choose a method that compares none.")
+    seen: list[Tensor] = []
+
+    def look(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+        seen.append(inputs[0])
+
+    handle = dense[-1].register_forward_pre_hook(look)
+    try:
+        yield seen
+    finally:
+        handle.remove()
 
 
 class Workspace:
@@ -181,6 +200,18 @@ class Workspace:
         """(k, m) the losses of each model on these samples, which is all that leaves the device."""
         numbers = self._sent(rows)
         return fetch_small(torch.stack([self._predicted(model, numbers)[1] for model in models])).astype(np.float64)
+
+    @torch.no_grad()
+    def compute_features(self, model: Floats, rows: Ints) -> Doubles:
+        """(m, f) what enters the last dense layer of one model, of these samples."""
+        write_vector(self.module, self.to_tensor(model))
+        self.module.eval()
+        with capture_features(self.module) as seen:
+            for piece in torch.split(torch.as_tensor(rows, device=self.device), self.chunk):
+                self.outputs(self.x[piece])
+        if any(part.ndim != 2 for part in seen) or sum(map(len, seen)) != len(rows):
+            raise UserError("What enters the model's last dense layer is not one row a sample: choose a method that compares none.")
+        return torch.cat(seen).cpu().double().numpy()
 
     def _sent(self, rows: Ints | None) -> Tensor | None:
         """Sample numbers on the device, once for all models that are asked about them."""

@@ -96,7 +96,9 @@ class World:
         """What a server knows of it."""
         federation = self.federation
         whole = self._problem(len(federation))
-        return whole if not federation.unseen else replace(self._problem(federation.participants), with_unseen=whole)
+        if not federation.unseen:
+            return whole
+        return replace(self._problem(federation.participants), with_unseen=whole, unlabelled=federation.unlabelled)
 
     def _problem(self, count: int) -> Problem:
         """That of the first so many clients."""

@@ -94,12 +94,17 @@ class MeanSimilarity(NamedTuple):
     agreement: float  # the mean cosine with the common direction
 
 
-def compute_mean_similarity(models: Floats, origin: Floats, rng: np.random.Generator, *, updates: bool) -> MeanSimilarity:
-    """Eq. 7-11 of clients that were sent `origin`; `updates` compares what they moved by, otherwise cosines are of the models."""
+def compute_mean_similarity(
+    models: Floats, origin: Floats, rng: np.random.Generator, *, updates: bool, most: int = COMPARED
+) -> MeanSimilarity:
+    """Eq. 7-11 of clients that were sent `origin`; `updates` compares what they moved by, otherwise cosines are of the models.
+
+    `most` is the number of landmarks; with as many as clients all is exact.
+    """
     start = None if not updates else origin
     norms = np.sqrt(map_row_chunks(lambda block: np.einsum("ij,ij->i", *[prepare_rows(block, origin)] * 2), models))
     total = np.sum([prepare_rows(models[at : at + 4096], start, unit=True).sum(axis=0) for at in range(0, len(models), 4096)], axis=0)
-    cosine = (map_row_chunks(lambda block: prepare_rows(block, start, unit=True) @ total, models) - 1) / (len(models) - 1)
+    cosine = map_row_chunks(lambda block: _sum_cosines(prepare_rows(block, start, unit=True), total), models) / (len(models) - 1)
     common = models.mean(axis=0, dtype=np.float64) - np.ravel(origin) if updates else np.ravel(origin).astype(np.float64)
     length = float(np.linalg.norm(common))
     along = (
@@ -107,7 +112,7 @@ def compute_mean_similarity(models: Floats, origin: Floats, rng: np.random.Gener
         if length > 0
         else np.zeros(len(models))
     )
-    chosen = sample_landmarks(len(models), rng, COMPARED)
+    chosen = sample_landmarks(len(models), rng, most)
     some = prepare_rows(models[chosen], origin)
     sigma = float(_sum_over_landmarks(lambda apart: apart, models, origin, some).sum() / (len(some) * (len(models) - 1)))
     near = (
@@ -117,6 +122,11 @@ def compute_mean_similarity(models: Floats, origin: Floats, rng: np.random.Gener
     )
     own = np.isin(np.arange(len(models)), chosen)
     return MeanSimilarity(cosine, (near - own) / (len(some) - own), sigma, norms, float(along.mean()))
+
+
+def _sum_cosines(rows: Doubles, total: Doubles) -> Doubles:
+    """(n,) of rows of length one, the cosines with all other rows, from the sum of all; a zero row has none, with itself neither."""
+    return np.asarray(rows @ total - np.einsum("ij,ij->i", rows, rows))
 
 
 def _sum_over_landmarks(of: Callable[[Doubles], Doubles], models: Floats, origin: Floats, some: Doubles) -> Doubles:

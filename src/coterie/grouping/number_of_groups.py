@@ -1,4 +1,4 @@
-"""The number of groups read from points: silhouette, gap, stability.
+"""The number of groups read from points: silhouette, its cautious form on Ward's tree, gap, stability.
 
 Other ways are a test of structure (`structure`) and a short pilot run (`methods.group_number`). A new way has a name in `ChoiceRule`:
 one that reads points is a case of `choose_from_points`, one that asks clients a case of `methods.group_number.GroupNumberMixin`.
@@ -11,15 +11,18 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from coterie.core.arrays import Doubles
 from coterie.core.method import Choice
+from coterie.grouping.clustering import agglomerative_clustering
 from coterie.grouping.kmeans import compute_inertia, count_distinct, kmeans
 from coterie.grouping.landmarks import MANY, sample_landmarks
+from coterie.grouping.similarity import compute_distances
 
-ChoiceRule = Literal["structure", "trial", "gap", "stability", "silhouette"]
-Criterion = Literal["silhouette", "gap", "stability"]
+ChoiceRule = Literal["structure", "trial", "gap", "stability", "silhouette", "ward"]
+Criterion = Literal["silhouette", "gap", "stability", "ward"]
+WARD_GAIN = 1.1  # CLoVE: a larger number must have so many times the silhouette of the number kept so far
 
 
 def choose_from_points(points: Doubles, rng: np.random.Generator, most: int, how: Criterion) -> Choice:
-    """How many groups, from 1 to `most`. The silhouette cannot give 1 unless all points are equal; the other two can.
+    """How many groups, from 1 to `most`. `silhouette` and `ward` cannot give 1 unless all points are equal; the other two can.
 
     The candidates stop below the number of distinct points, since points that are each their own group fit perfectly and mean nothing.
     Of many points a keyed sample is asked.
@@ -35,6 +38,8 @@ def choose_from_points(points: Doubles, rng: np.random.Generator, most: int, how
         case "silhouette":
             curve = [float(silhouette_score(points, kmeans(points, k, rng))) for k in range(2, most + 1)]  # Rousseeuw (1987)
             return _make_choice(2 + int(np.argmax(curve)), "silhouette", (np.nan, *curve))
+        case "ward":
+            return _choose_by_ward(points, most)
         case "gap":
             return _choose_by_gap(points, rng, most)
         case "stability":
@@ -43,6 +48,17 @@ def choose_from_points(points: Doubles, rng: np.random.Generator, most: int, how
 
 def _make_choice(k: int, how: Criterion, curve: tuple[float, ...]) -> Choice:
     return Choice(k, how, {how: curve})
+
+
+def _choose_by_ward(points: Doubles, most: int) -> Choice:
+    """The rule of CLoVE's authors: cuts of Ward's tree, from two groups on; more groups count only where the silhouette is 10 % better."""
+    middled = points - points.mean(axis=0)
+    distances, curve, best, k = compute_distances(middled @ middled.T), [], -1.0, 2
+    for candidate in range(2, most + 1):
+        curve.append(float(silhouette_score(points, agglomerative_clustering(distances, groups=candidate, linkage="ward"))))
+        if curve[-1] > WARD_GAIN * best:
+            best, k = curve[-1], candidate
+    return _make_choice(k, "ward", (np.nan, *curve))
 
 
 def _choose_by_gap(points: Doubles, rng: np.random.Generator, most: int, draws: int = 20) -> Choice:

@@ -9,7 +9,7 @@ import numpy as np
 from coterie._util.threads import use_one_thread
 from coterie.core.arrays import Doubles, Floats
 from coterie.core.rng import make_generator
-from coterie.core.vectors import BLOCK, as_vectors, map_column_blocks, prepare_rows
+from coterie.core.vectors import BLOCK, Sketch, as_vectors, map_column_blocks, prepare_rows, project
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -27,6 +27,15 @@ def compute_dot_products(vectors: Floats, directions: Floats | Doubles, origin: 
 def compute_norms(vectors: Floats, origin: Floats | Doubles | None = None) -> Doubles:
     """(n,) the Euclidean norm of each row (or of its difference from `origin`), in float64 and linear in n."""
     return as_vectors(vectors).norms(origin)
+
+
+def estimate_gram(vectors: Floats, origin: Floats | None, sketch: Sketch) -> Doubles:
+    """The same inner products from sketches of the rows, each as long as its row: n^2 products of `sketch.size` numbers, not of d."""
+    rows, norms = project(np.asarray(vectors), sketch, origin), compute_norms(vectors, origin)
+    lengths = np.linalg.norm(rows, axis=1)
+    rows *= np.divide(norms, lengths, out=np.zeros_like(norms), where=lengths > 0)[:, None]
+    with use_one_thread():
+        return np.asarray(rows @ rows.T)
 
 
 def shift_gram(gram: Doubles, dots: Doubles, square: float) -> Doubles:
@@ -172,3 +181,12 @@ class RandomProjection:
 def project_randomly(vectors: Floats, size: int, rng: np.random.Generator, origin: Floats | None = None) -> Doubles:
     """(n, size) a Gaussian random projection of the rows: distances survive to about 1/sqrt(size). Equal keys project alike."""
     return RandomProjection(vectors.shape[1], size, rng, held=0)(vectors, origin)
+
+
+def project_on_simplex(points: Doubles) -> Doubles:
+    """(m, n) the nearest point to each row with numbers of at least zero that sum to one; a row that is such a point stays as it is."""
+    falling = -np.sort(-points, axis=1)
+    above = np.cumsum(falling, axis=1) - 1
+    count = np.sum(falling * np.arange(1, points.shape[1] + 1) > above, axis=1, keepdims=True)
+    shift = np.take_along_axis(above, count - 1, axis=1) / count
+    return np.asarray(np.maximum(points - np.where(np.abs(shift) < 1e-12, 0.0, shift), 0.0))

@@ -82,7 +82,8 @@ def rake_proportions(amounts: Doubles, sizes: Doubles, totals: Doubles) -> Doubl
     reference clump more than a federation would, and the test cautious.
     """
     for _ in range(RAKINGS):
-        amounts = amounts * (totals / amounts.sum(axis=0))
+        of_class = amounts.sum(axis=0)  # zero, after the first time, of a class that none of these clients holds
+        amounts = amounts * np.divide(totals, of_class, out=np.zeros_like(of_class), where=of_class > 0)
         amounts = amounts * (sizes / amounts.sum(axis=1))[:, None]
     return np.asarray(amounts / amounts.sum(axis=1, keepdims=True))
 

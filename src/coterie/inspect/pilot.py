@@ -19,6 +19,7 @@ from coterie.core.method import Round
 from coterie.core.mixing import Mixing, mix
 from coterie.core.serving import Serving
 from coterie.core.tasks import CLASSIFICATION, Task, compute_credits
+from coterie.statistics.cross_fitting import compute_gain
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class EvaluationFold:
         """The directions: one with validation parts, else either half against the other."""
         if validation:
             return (cls("validation"),)
-        return cls("train", Share(half=0), Share(half=1)), cls("train", Share(half=1), Share(half=0))
+        return cls("train", Share(fold=0), Share(fold=1)), cls("train", Share(fold=1), Share(fold=0))
 
 
 @dataclass(frozen=True)
@@ -139,14 +140,9 @@ class ServingScores:
 
     def gain(self, way: ServingWay, over: ServingWay = "one") -> tuple[float, float]:
         """One way less another in the score, and its standard error: clients are what is sampled; of fewer than eight, samples are."""
-        n, total = len(self.clients), float(self.judged.sum())
-        difference = (self.credits[way] - self.credits[over]).astype(np.float64)
-        mean = float(difference.sum() / total)
-        if n < FEW_CLIENTS:
-            shares = np.clip([self.score(way), self.score(over)], 0.0, 1.0)
-            return mean, float(np.sqrt(np.sum(shares * (1 - shares)) / total))  # as if unpaired: on the safe side
-        left = difference - mean * self.judged
-        return mean, float(np.sqrt(n / (n - 1) * np.sum(left**2)) / total)
+        are_shares = all(0 <= self.score(each) <= 1 for each in (way, over))
+        found = compute_gain(self.credits[way], self.credits[over], self.judged, are_shares=are_shares)
+        return found.mean, found.error
 
     @property
     def learned(self) -> bool:
@@ -157,7 +153,6 @@ class ServingScores:
         return best > self.common + 2 * float(np.sqrt(max(best * (1 - best), 1e-12) / self.judged.sum()))
 
 
-FEW_CLIENTS = 8
 RATE_TOLERANCE = 0.005  # of the score
 
 

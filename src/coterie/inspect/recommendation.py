@@ -10,7 +10,8 @@ from shlex import quote
 from typing import Literal
 
 from coterie.inspect.inspection import Inspection
-from coterie.inspect.pilot import FEW_CLIENTS, Pilot, ServingScores, ServingWay
+from coterie.inspect.pilot import Pilot, ServingScores, ServingWay
+from coterie.statistics.cross_fitting import FEW_CLIENTS
 
 NEGLIGIBLE = 0.0025  # of the score: a simpler way may be so much behind
 CHANCE_LEVEL = 0.2  # groups are not recommended where random groups do as well more often than this

@@ -1,6 +1,7 @@
-"""Weights and weighted averages of replies: of whole models, or tensor by tensor."""
+"""Weights and weighted averages of replies: of whole models, of several that each client trains, or tensor by tensor."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from coterie.core.mixing import MixedTensor, Mixing
 from coterie.core.states import Models
 
 Weighting = Literal["samples", "uniform"]
+NO_WEIGHT = 1e-14  # what sums of weights may miss one by: rounding
 
 
 def compute_weights(replies: Trained | Gradients, weighting: Weighting) -> Doubles:
@@ -42,3 +44,19 @@ def compute_tensor_mixing(weigh: TensorWeighting, trained: Trained, before: Floa
         row = weights[s.begin] if s.kind == "weight" else usual
         parts.append(MixedTensor(s.begin, s.end, moved * row[None, :], np.array([[1.0 - moved]])))
     return Mixing.by_tensor(trained.clients, tuple(parts), averages=step <= 1.0)
+
+
+def average_components(trained: Trained, rows: Doubles, models: Floats, ctx: Context) -> Floats:
+    """(K, d) the new models of a method whose clients train all K: model k from what clients sent of model k, weighted by rows[k] (n,), and
+    for the rest of its weight from the model before."""
+    made, used = [], []
+    for k in range(len(models)):
+        sent = replace(trained, vectors=trained.vectors if k == 0 else trained.more[:, k - 1])
+        rest = max(1.0 - float(rows[k].sum()), 0.0)
+        kept = rest if rest > NO_WEIGHT else 0.0
+        made.append(np.asarray(ctx.mix(Mixing(trained.clients, rows[[k]], np.array([[kept]])), sent, models[k : k + 1])))
+        assert ctx.notes.mixing is not None
+        used.append(ctx.notes.mixing)
+    before = np.diag([float(mixing.before[0, 0]) for mixing in used])
+    ctx.notes.mixing = replace(used[0], replies=np.concatenate([mixing.replies for mixing in used]), before=before)
+    return np.concatenate(made)

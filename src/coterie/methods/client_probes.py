@@ -23,7 +23,7 @@ def ask_probes(
     counts = np.zeros((2, len(clients), len(kinds)), dtype=np.int64)
     for half in (0, 1):
         for column, label in enumerate(kinds):
-            reply = yield from Gradient(clients, model, share=Share(0 if half == 0 else 1, label), sketch=sketch)
+            reply = yield from Gradient(clients, model, share=Share(half, label), sketch=sketch)
             rows = np.searchsorted(clients, reply.clients)
             sent = reply.vectors if sketch is not None else ctx.layout.comparable(reply.vectors)
             vectors[half, rows, column] = sent if shortened is None else shortened(sent)

@@ -162,6 +162,10 @@ class FedEx(ExpertClusters):
     frozen: bool = setting(False, "Whether the online layer stays at the weights it begins with.")
     gate_part: Literal["train", "validation"] = setting("validation", "Where clients count hits for the accuracy gate.")
 
+    @property
+    def combines_models(self) -> bool:
+        return self.combiner != "own" and self.groups != 1
+
     def start(self, init: InitialModels, ctx: Context) -> Round[FedExState]:
         if self.combiner not in ("mean", "own") and not ctx.task.counts_classes:
             raise UserError(f"FedEx's combiner {self.combiner!r} goes by classes, and this is a {ctx.task}: use combiner=mean or own.")

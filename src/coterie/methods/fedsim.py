@@ -1,6 +1,7 @@
 """FedSim: similarity-guided averaging. Clusters of similar gradients are averaged first, then the clusters, each counting the same.
 
-Palihawadana et al., "FedSim: Similarity guided model aggregation for Federated Learning" (2022), Algorithms 1 and 2.
+Palihawadana et al., "FedSim: Similarity guided model aggregation for Federated Learning" (2022), Algorithms 1 and 2. `switch` is the future
+work of its Section 7, "to dynamically switch aggregation methods": both averages are made, and the gain of the last rounds decides.
 """
 
 from dataclasses import dataclass, replace
@@ -8,13 +9,16 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.core.arrays import Doubles, Ids, Ints
-from coterie.core.asks import Gradient, Gradients, Train, Trained
+from coterie._util.errors import UserError
+from coterie.core.arrays import Doubles, Floats, Ids, Ints
+from coterie.core.asks import Evaluate, Gradient, Gradients, Train, Trained
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round
 from coterie.core.mixing import Mixing
+from coterie.core.serving import Serving
 from coterie.core.settings import setting
 from coterie.core.states import Models
+from coterie.core.tasks import compute_credits
 from coterie.core.vectors import Sketch
 from coterie.grouping.clustering import Clusterer, cluster
 from coterie.grouping.kmeans import renumber_labels
@@ -30,6 +34,7 @@ class FedSimState(Models):
     """The shared model, and how many clusters a cohort is cut into; None where every round finds out."""
 
     clusters: int | None
+    gains: tuple[float, ...] = ()  # of FedSim's average over FedAvg's, by validation score: those of the last rounds that `switch` reads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +52,14 @@ class FedSim(SketchingMixin[FedSimState], SharedModel[FedSimState], GroupNumberM
     assign: Assign = setting("similar", "What decides on clusters: similarity, or a control.")
     across: Literal["uniform", "samples"] = setting("uniform", "How much a cluster counts.")
     mu: float = setting(0.0, "Above 0, clients train as in FedProx.", minimum=0)
+    switch: int | None = setting(None, "Rounds whose validation gains decide between FedSim and FedAvg; none: always FedSim.", minimum=1)
+    switch_margin: float = setting(0.0, "The mean gain in validation score from which FedSim is used.", infinite=True)
+
+    switch_on: Literal["cohort", "sample"] = setting("cohort", "Which clients judge: those that trained, or another sample of all.")
 
     def start(self, init: InitialModels, ctx: Context) -> Round[FedSimState]:
+        if self.switch is not None and not ctx.validation:
+            raise UserError("FedSim's switch compares averages on validation parts: give the data validation=0.1, or omit switch.")
         model = init()[None, :]
         number = yield from self.ask_number(self.clusters, model, init, ctx, "clusters", self.sketching(ctx))
         return FedSimState(model, number)
@@ -67,8 +78,24 @@ class FedSim(SketchingMixin[FedSimState], SharedModel[FedSimState], GroupNumberM
             return state
         labels = match_clusters(clusters, probes, trained, state, ctx)
         ctx.notes.clusters = (trained.clients, labels)
-        mixing = Mixing(trained.clients, self.weights(labels, trained.sizes)[None, :], np.zeros((1, 1)))
-        return replace(state, models=ctx.mix(mixing, trained, state.models))
+        weights, gains = self.weights(labels, trained.sizes), state.gains
+        if self.switch is not None:
+            weights, gains = yield from self.choose_weights(weights, trained, state, self.switch, ctx)
+        mixing = Mixing(trained.clients, weights[None, :], np.zeros((1, 1)))
+        return replace(state, models=ctx.mix(mixing, trained, state.models), gains=gains)
+
+    def choose_weights(
+        self, similar: Doubles, trained: Trained, state: FedSimState, window: int, ctx: Context
+    ) -> Round[tuple[Doubles, tuple[float, ...]]]:
+        """FedSim's weights or FedAvg's, by their mean gain over the last rounds, this one included; and these gains."""
+        fedavg = self.weights(np.zeros(len(trained), dtype=np.int64), trained.sizes)  # all in one cluster
+        judges = trained.clients if self.switch_on == "cohort" else ctx.cohort("switch")
+        gain = yield from compute_validation_gain(similar, fedavg, trained, judges, state.models, ctx)
+        gains = state.gains if gain is None else (*state.gains, gain)[-window:]
+        uses_clusters = (float(np.mean(gains)) if gains else 0.0) >= self.switch_margin
+        ctx.note("validation_gain", gain)
+        ctx.note("used_clusters", float(uses_clusters))
+        return similar if uses_clusters else fedavg, gains
 
     def cluster(self, probes: Gradients, sketch: Sketch | None, number: int | None, ctx: Context) -> Ids:
         """(n,) the cluster of each client that sent a gradient."""
@@ -103,6 +130,25 @@ class FedSim(SketchingMixin[FedSimState], SharedModel[FedSimState], GroupNumberM
     @property
     def weighs_alike(self) -> bool:
         return self.across == "uniform"
+
+
+def compute_validation_gain(one: Doubles, two: Doubles, trained: Trained, judges: Ids, before: Floats, ctx: Context) -> Round[float | None]:
+    """By how much the first average of the replies scores higher on the validation parts of these clients.
+
+    Of the clients that answer for both; None where these have no validation samples. Nothing of it is kept but the number.
+    """
+    judged = []
+    for weights in (one, two):
+        mixing = ctx.bound_mixing(Mixing(trained.clients, weights[None, :], np.zeros((1, 1))))
+        model, _ = ctx.aggregate(mixing, trained.vectors, before)
+        judged.append((yield from Evaluate(Serving.one(judges, model), "validation")))
+    both = np.intersect1d(judged[0].clients, judged[1].clients)
+    first, second = (reply.of(both) for reply in judged)
+    samples = int(first.sizes.sum())
+    if not samples:
+        return None
+    gain = float(compute_credits(first, ctx.task).sum() - compute_credits(second, ctx.task).sum()) / samples
+    return gain if np.isfinite(gain) else None
 
 
 def match_clusters(clusters: Ids, probes: Gradients, trained: Trained, state: FedSimState, ctx: Context) -> Ids:

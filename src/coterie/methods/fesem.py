@@ -18,7 +18,7 @@ from coterie.core.asks import Train, Trained
 from coterie.core.layout import InitialModels, Layout
 from coterie.core.local import Local
 from coterie.core.method import Context, MemoryNeeds, Round, done
-from coterie.core.serving import Serving
+from coterie.core.serving import NamedModels, Serving
 from coterie.core.settings import setting
 from coterie.core.vectors import Sketch, as_vectors, project
 from coterie.grouping.clustering import compute_silhouette
@@ -27,7 +27,7 @@ from coterie.grouping.landmarks import MANY, compute_short_points_of
 from coterie.methods.averaging import Weighting, compute_weights
 from coterie.methods.controls import apply_control
 from coterie.methods.group_number import GroupNumber, GroupNumberMixin, SketchingMixin
-from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups, compute_client_points, note_landmarks
+from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups, compute_client_points, name_models, note_landmarks
 
 ComparedPart = Literal["all", "last_layer", "sketch"]
 
@@ -96,11 +96,13 @@ class WarmStart(SketchingMixin[FeSEMState], GroupedMethod[FeSEMState], GroupNumb
     assign_on: ComparedPart = setting("all", "What the E-step compares.")
     newcomers: Literal["train", "loss"] = setting("train", "How a client never seen finds its centre.")
     restarts: int = setting(20, "Starts of k-means.", minimum=1)
+    apart: bool = setting(False, "Whether each client first trains from an initial model of its own, not from w_0.")
 
     @property
     def memory_needs(self) -> MemoryNeeds:
         gathered = self.count_trial_clients(self.groups)
-        return MemoryNeeds(all_train=self.warmup_by == "all", gathered=gathered, placing=self.newcomers == "train")
+        kept = 1.0 if self.apart else 0.0
+        return MemoryNeeds(kept=kept, all_train=self.warmup_by == "all", gathered=gathered, placing=self.newcomers == "train")
 
     @property
     def groups_cohort(self) -> bool:
@@ -118,16 +120,19 @@ class WarmStart(SketchingMixin[FeSEMState], GroupedMethod[FeSEMState], GroupNumb
     def start(self, init: InitialModels, ctx: Context) -> Round[FeSEMState]:
         """Asks nothing: the warm-up is round 1, on the round axis and in the costs."""
         w0 = init()
-        return done(FeSEMState(w0[None, :], np.full(len(ctx.roster), -1, np.int64), w0, np.zeros((0, len(w0)), np.float32)))
+        first = np.stack([w0, *(init(1 + i) for i in range(len(ctx.roster)))]) if self.apart else w0[None, :]
+        return done(FeSEMState(first, np.full(len(ctx.roster), -1, np.int64), w0, np.zeros((0, len(w0)), np.float32)))
 
     def warm_up(self, state: FeSEMState, ctx: Context) -> Round[FeSEMState]:
-        """Round 1: one local training from w_0, then k-means++."""
-        known = yield from self.ask_number(self.groups, state.models, lambda i=0: state.initial, ctx, sketch=self.sketching(ctx))
+        """Round 1: one local training from w_0, or from models apart, then k-means++."""
+        before = replace(state, models=state.initial[None, :])
+        known = yield from self.ask_number(self.groups, before.models, lambda i=0: state.initial, ctx, sketch=self.sketching(ctx))
         clients = ctx.roster.available if self.warmup_by == "all" else ctx.cohort()
-        trained = yield from Train(clients, state.models, self._warmup_local(ctx.local))
+        start = np.where(1 + clients < len(state.models), 1 + clients, 0)  # a client that came later has no model of its own
+        trained = yield from Train(clients, state.models, self._warmup_local(ctx.local), start=start)
         if not len(trained):
             return state
-        trained = self.align(trained, np.zeros(len(trained), dtype=np.int64), state.models, ctx)
+        trained = self.align(trained, np.zeros(len(trained), dtype=np.int64), before.models, ctx)
         points = compute_compared_points(trained.vectors, state.initial, self.assign_on, self.sketching(ctx), ctx)
         k = self.read_number(known, points, ctx)
         labels = kmeans(points, k, ctx.rng("groups"), self.restarts)
@@ -138,7 +143,7 @@ class WarmStart(SketchingMixin[FeSEMState], GroupedMethod[FeSEMState], GroupNumb
         ctx.note("groups_capped", int(max(k - len(sizes), 0)))  # fewer distinct models, or clients, than centres asked for
         groups = state.all_groups(ctx)
         groups[trained.clients] = labels
-        models = average_within_groups(state, trained, labels, compute_weights(trained, self.weighting), len(sizes), ctx)
+        models = average_within_groups(before, trained, labels, compute_weights(trained, self.weighting), len(sizes), ctx)
         return FeSEMState(models, groups, state.initial, models)
 
     def place(self, state: FeSEMState, new: Ids, ctx: Context) -> Round[Ids]:
@@ -158,8 +163,11 @@ class WarmStart(SketchingMixin[FeSEMState], GroupedMethod[FeSEMState], GroupNumb
 
     def serve(self, state: FeSEMState, clients: Ids, ctx: Context) -> Round[Serving]:
         if not len(state.first):
-            return Serving.one(clients, state.models)
+            return Serving.one(clients, state.initial[None, :])
         return (yield from super().serve(state, clients, ctx))
+
+    def central(self, state: FeSEMState) -> NamedModels:
+        return name_models(state.models if len(state.first) else state.initial[None, :])
 
     def _warmup_local(self, local: Local) -> Local:
         return local if self.warmup is None else local.replace(epochs=self.warmup)

@@ -43,7 +43,7 @@ class FLHC(OneShotClustering, GroupNumberMixin):
         return ctx.round_ > self.warmup
 
     def labels(self, state: OneShotState, trained: Trained, ctx: Context) -> Round[Ids]:
-        sent, origin = ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models)
+        sent, origin = self.cut(trained.vectors, ctx), self.cut(state.models, ctx)
         many, count = len(trained) > MANY, None
         inner = np.zeros((0, 0)) if many else compute_gram(sent, origin)
         points = compute_client_points(sent, origin, ctx) if many else None
@@ -54,6 +54,10 @@ class FLHC(OneShotClustering, GroupNumberMixin):
         if points is not None:
             return agglomerative_clustering_large(points, ctx.rng("groups"), groups=count, threshold=self.threshold, linkage=self.linkage)
         return agglomerative_clustering(compute_distances(inner), groups=count, threshold=self.threshold, linkage=self.linkage)
+
+    def cut(self, vectors: Floats, ctx: Context) -> Floats:
+        """What of models is compared: all trained weights."""
+        return ctx.layout.comparable(vectors)
 
     def aggregate(self, state: OneShotState, trained: Trained, groups: Ids, models: int, ctx: Context) -> Floats:
         return average_within_groups(state, trained, groups, compute_weights(trained, self.weighting), models, ctx)

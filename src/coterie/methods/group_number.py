@@ -94,15 +94,14 @@ def _run_candidate(method: Method[Any], init: InitialModels, ctx: Context, clien
 
 def _watch_training(script: Round[T]) -> Round[tuple[T, Trained | None]]:
     """What a script returns, and the last models that clients sent it."""
-    trained: Trained | None = None
-    try:
-        ask = next(script)
-        while True:
-            reply = yield ask
-            trained = reply if isinstance(reply, Trained) and len(reply) else trained
-            ask = script.send(reply)
-    except StopIteration as end:
-        return end.value, trained
+    trained: list[Trained] = []
+
+    def keep_trained(ask: Ask[Any], reply: Any) -> Any:
+        trained[:] = [reply] if isinstance(reply, Trained) and len(reply) else trained
+        return reply
+
+    value = yield from map_asks(script, receive=keep_trained)
+    return value, trained[0] if trained else None
 
 
 def _compute_within_distance(trained: Trained | None, serving: Serving) -> float:

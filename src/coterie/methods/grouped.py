@@ -62,6 +62,16 @@ class GroupedMethod(Method[G], ABC):
             groups[new] = assign_newcomers(found, new, groups, len(state.models), self.assign, ctx)
         return groups
 
+    def train_cohort(self, state: G, ctx: Context, *, grouped: bool) -> Round[tuple[Trained, Ids, Ids]]:
+        """What the cohort trained, the model of each reply, and (roster,) the groups; while there are none, all train the first model."""
+        cohort, groups = ctx.cohort(), state.all_groups(ctx)
+        rows = np.zeros(len(ctx.roster), dtype=np.int64)
+        if grouped:
+            groups = rows = yield from self.joined(state, cohort, ctx)
+            cohort = cohort[groups[cohort] >= 0]
+        trained = yield from Train(cohort, state.models, ctx.local, start=rows[cohort])
+        return trained, rows[trained.clients], groups
+
     def serve(self, state: G, clients: Ids, ctx: Context) -> Round[Serving]:
         """Each client its group's model, a newcomer that of the group it would join; one that does not answer the largest group's."""
         groups = yield from self.joined(state, clients, ctx)
@@ -143,15 +153,10 @@ class OneShotClustering(GroupedMethod[OneShotState], ABC):
     def round(self, state: OneShotState, ctx: Context) -> Round[OneShotState]:
         if not state.clustered and self.due(ctx):
             return (yield from self._cluster(state, ctx))
-        cohort, groups = ctx.cohort(), state.all_groups(ctx)
-        rows = np.zeros(len(ctx.roster), dtype=np.int64)
-        if state.clustered:
-            groups = rows = yield from self.joined(state, cohort, ctx)
-            cohort = cohort[groups[cohort] >= 0]
-        trained = yield from Train(cohort, state.models, ctx.local, start=rows[cohort])
+        trained, rows, groups = yield from self.train_cohort(state, ctx, grouped=state.clustered)
         if not len(trained):
             return state
-        return OneShotState(self.aggregate(state, trained, rows[trained.clients], len(state.models), ctx), groups, state.clustered)
+        return OneShotState(self.aggregate(state, trained, rows, len(state.models), ctx), groups, state.clustered)
 
     def _cluster(self, state: OneShotState, ctx: Context) -> Round[OneShotState]:
         """All clients train once from the shared model; each group's first model is made from its members' replies."""

@@ -21,9 +21,9 @@ from typing import Any, Generic, Literal
 import numpy as np
 
 from coterie.core.arrays import Bools, Doubles, Floats, Ids, Ints, find_positions
-from coterie.core.asks import Gradient, Train, Trained
+from coterie.core.asks import Ask, Gradient, Train, Trained
 from coterie.core.layout import InitialModels, Layout
-from coterie.core.method import Context, Round, S
+from coterie.core.method import Context, Round, S, map_asks
 from coterie.core.mixing import MixedTensor, Mixing, SiteBound, apply_mixing, mix
 from coterie.core.rng import make_key, shuffle
 from coterie.core.serving import Serving
@@ -193,27 +193,26 @@ class Guard(Wrapper[GuardState[S], S]):
 
         Left out are replies that stand apart, and those of clients that have stood apart more often than not.
         """
-        reply: Any = None
         judged, apart, out = judged.copy(), apart.copy(), np.zeros(len(judged), dtype=np.bool_)
-        while True:
-            try:
-                ask = script.send(reply)
-            except StopIteration as end:
-                if self.hold:
-                    ctx.note(HELD_OUT_NOTE, np.flatnonzero(out))
-                return GuardState(end.value, judged, apart)
-            reply = yield ask
-            if self.hold and isinstance(ask, Train | Gradient) and not ask.alone:
-                odd = np.zeros(len(reply), dtype=np.bool_)
-                if isinstance(ask, Train):
-                    compared, odd = find_outlying_replies(ask, reply, ctx.layout, ctx.votes)
-                    if len(reply) > MANY:
-                        ctx.note(LANDMARKS_NOTE, LANDMARKS)
-                    judged[reply.clients] += compared
-                    apart[reply.clients] += odd
-                odd |= 2 * apart[reply.clients] > judged[reply.clients]
-                out[reply.clients[odd]] = True
-                reply = reply.take(~odd) if odd.any() else reply
+
+        def leave_out(ask: Ask[Any], reply: Any) -> Any:
+            if not self.hold or not isinstance(ask, Train | Gradient) or ask.alone:
+                return reply
+            odd = np.zeros(len(reply), dtype=np.bool_)
+            if isinstance(ask, Train):
+                compared, odd = find_outlying_replies(ask, reply, ctx.layout, ctx.votes)
+                if len(reply) > MANY:
+                    ctx.note(LANDMARKS_NOTE, LANDMARKS)
+                judged[reply.clients] += compared
+                apart[reply.clients] += odd
+            odd |= 2 * apart[reply.clients] > judged[reply.clients]
+            out[reply.clients[odd]] = True
+            return reply.take(~odd) if odd.any() else reply
+
+        inner = yield from map_asks(script, receive=leave_out)
+        if self.hold:
+            ctx.note(HELD_OUT_NOTE, np.flatnonzero(out))
+        return GuardState(inner, judged, apart)
 
     def aggregate(self, mixing: Mixing, vectors: Floats, before: Floats, bound: SiteBound | None = None) -> tuple[Floats, Mixing]:
         """The models, and how much each client counted; where the rule leaves all in, bitwise the plain method's.

@@ -1,6 +1,6 @@
 """SimProx: clients weighted by their similarity to the others and by how little they moved.
 
-El-Niss et al., "SimProx: A Similarity-Based Aggregation in Federated Learning With Client Weight Optimization" (2024), Algorithm 1.
+El-Niss et al., "SimProx: A Similarity-Based Aggregation in Federated Learning With Client Weight Optimization" (2024), Eqs. 7 to 14.
 """
 
 from dataclasses import dataclass
@@ -9,13 +9,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.special import log_softmax
 
-from coterie.core.arrays import Doubles
+from coterie.core.arrays import Doubles, Floats
 from coterie.core.asks import Train, Trained
-from coterie.core.method import Context, Round
+from coterie.core.layout import InitialModels
+from coterie.core.method import Context, MemoryNeeds, Round
 from coterie.core.mixing import Mixing, compute_weighted_median
 from coterie.core.settings import setting
-from coterie.core.states import Models
-from coterie.grouping.landmarks import MANY, compute_mean_similarity
+from coterie.core.states import ClientTable, Models
+from coterie.grouping.landmarks import COMPARED, MANY, compute_mean_similarity
 from coterie.grouping.similarity import (
     combine_similarities,
     compute_cosines,
@@ -24,9 +25,10 @@ from coterie.grouping.similarity import (
     compute_gaussian,
     compute_gram,
     compute_mean_distance,
+    compute_norms,
+    estimate_gram,
     shift_gram,
 )
-from coterie.methods.grouped import note_landmarks
 from coterie.methods.one_model import OneModelMethod
 
 
@@ -40,6 +42,13 @@ class Geometry(NamedTuple):
     votes: Doubles | None = None  # (n,) how much each client counts in a median; None: all alike
 
 
+@dataclass(frozen=True)
+class SimProxState(Models):
+    """The shared model, and with `previous="own"` the model that each client trained last."""
+
+    last: ClientTable  # (n, d)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SimProx(OneModelMethod):
     """One model, averaged with weights from a hybrid similarity and the proximal norms.
@@ -50,18 +59,31 @@ class SimProx(OneModelMethod):
     similarity_of: Literal["weights", "updates"] = setting("weights", "What is compared.")
     lambda0: float = setting(0.7, "The share of the cosine in the similarity, at most.", minimum=0, maximum=1)
     tau: float = setting(0.9, "The agreement at which the cosine has its full share; not given in the paper.", above=0, maximum=1)
+    previous: Literal["received", "own"] = setting("received", "What Eq. 11 measures from: the model received, or the client's own last.")
     softmax: bool = setting(True, "Eq. 14; without it the weights of Eq. 13 are used.")
     temperature: float = setting(1.0, "Of the softmax; inf gives every client the same weight.", above=0, infinite=True)
     scale_norms: bool = setting(False, "Norms divided by their median: exp(-g) then depends on no unit.")
     times_samples: bool = setting(False, "Whether samples count too.")
     robust: bool = setting(False, "Prefer norms near the median to small ones.")
+    pairs: Literal["all", "landmarks", "sketches"] = setting("all", "How pairs are compared: exactly, with some clients, or by sketches.")
+    compared: int = setting(64, "Landmarks, or numbers of a sketch.", minimum=2)
     shuffled: bool = setting(False, "A control: the same weights, assigned to the cohort at random in every round.")
+
+    @property
+    def memory_needs(self) -> MemoryNeeds:
+        return MemoryNeeds(kept=1.0) if self.previous == "own" else super().memory_needs
+
+    def start(self, init: InitialModels, ctx: Context) -> Round[Models]:
+        if self.previous == "received":
+            return (yield from super().start(init, ctx))
+        model = init()[None, :]
+        return SimProxState(model, ClientTable.empty(len(ctx.roster), model[0]))
 
     def round(self, state: Models, ctx: Context) -> Round[Models]:
         trained = yield from Train(ctx.cohort(), state.models, ctx.local)
         if not len(trained):
             return state
-        many = len(trained) > MANY
+        many = len(trained) > (self.compared if self.pairs == "landmarks" else MANY)
         weights = self.compute_weights_of_many(trained, state, ctx) if many else self.weights(self.geometry(trained, state, ctx), ctx)
         if self.times_samples:
             weights = weights * trained.sizes
@@ -72,13 +94,32 @@ class SimProx(OneModelMethod):
         ctx.note("weights", shares)  # a softmax of numbers that sum to one differs by a factor e at most
         ctx.note("flatness", float(shares.max() / shares.min()) if shares.min() > 0 else np.inf)
         ctx.note("effective_clients", float(1 / np.sum(shares**2)))
-        return state.with_models(ctx.mix(mixing, trained, state.models))
+        models = ctx.mix(mixing, trained, state.models)
+        if not isinstance(state, SimProxState):
+            return state.with_models(models)
+        last = state.last.grow(len(ctx.roster), state.last.common)
+        return SimProxState(models, last.put(trained.clients, trained.vectors))
+
+    def compute_moves(self, trained: Trained, state: Models, ctx: Context) -> Doubles | None:
+        """(n,) Eq. 11 from the model that each client trained last, or from the one received where it trains for the first time."""
+        if not isinstance(state, SimProxState):
+            return None
+        place = state.last.grow(len(ctx.roster), state.last.common).place[trained.clients]
+
+        def get_previous(i: int) -> Floats:
+            return state.models if place[i] < 0 else np.asarray(state.last.rows[place[i] : place[i] + 1])
+
+        comparable = ctx.layout.comparable
+        pairs = ((comparable(trained.vectors[i : i + 1]), comparable(get_previous(i))[0]) for i in range(len(trained)))
+        return np.array([float(compute_norms(model, previous)[0]) for model, previous in pairs])
 
     def geometry(self, trained: Trained, state: Models, ctx: Context) -> Geometry:
         """Everything from one Gram matrix of updates u_i; weights are w_t + u_i. Batch-norm statistics are not compared."""
         models, origin = ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models)[0]
-        inner = compute_gram(models, origin)
-        norms = np.sqrt(np.diag(inner))  # Eq. 11, the previous model being the one received
+        sketch = ctx.sketch(self.compared) if self.pairs == "sketches" else None
+        inner = compute_gram(models, origin) if sketch is None else estimate_gram(models, origin, sketch)
+        own = self.compute_moves(trained, state, ctx)
+        norms = np.sqrt(np.diag(inner)) if own is None else own  # Eq. 11
         if self.similarity_of == "updates":
             along, square = inner.mean(axis=1), float(inner.mean())  # against the mean update
             compared = inner
@@ -100,12 +141,14 @@ class SimProx(OneModelMethod):
 
     def compute_weights_of_many(self, trained: Trained, state: Models, ctx: Context) -> Doubles:
         """The same without a matrix of pairs: Gaussian similarities and sigma are means over landmarks."""
-        note_landmarks(ctx)
+        most = self.compared if self.pairs == "landmarks" else COMPARED
+        ctx.note("landmarks", most)
         models, origin = ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models)[0]
-        seen = compute_mean_similarity(models, origin, ctx.rng("landmarks"), updates=self.similarity_of == "updates")
+        seen = compute_mean_similarity(models, origin, ctx.rng("landmarks"), updates=self.similarity_of == "updates", most=most)
         balance = self.compute_cosine_share(seen.agreement)
         mean_similarity, votes = balance * seen.cosine + (1 - balance) * seen.gaussian, ctx.votes(trained.clients)
-        return self._compute_weights(mean_similarity, seen.norms, balance, seen.sigma, ctx, votes)
+        own = self.compute_moves(trained, state, ctx)
+        return self._compute_weights(mean_similarity, seen.norms if own is None else own, balance, seen.sigma, ctx, votes)
 
     def compute_cosine_share(self, agreement: float) -> float:
         """The share of the cosine in the similarity."""

@@ -53,6 +53,10 @@ class Wrapper(Method[W], ABC, Generic[W, S]):
     def is_local(self) -> bool:
         return self.method.is_local
 
+    @property
+    def combines_models(self) -> bool:
+        return self.method.combines_models
+
 
 @dataclass(frozen=True, kw_only=True)
 class ContextWrapper(Wrapper[S, S], ABC):
@@ -85,6 +89,11 @@ class ContextWrapper(Wrapper[S, S], ABC):
 def unwrap(method: Method[Any]) -> Method[Any]:
     """The method without its wrappers."""
     return unwrap(method.method) if isinstance(method, Wrapper) else method
+
+
+def has_wrapper(method: Method[Any], kind: type) -> bool:
+    """Whether a wrapper of this kind is around the method, at any depth."""
+    return isinstance(method, kind) or (isinstance(method, Wrapper) and has_wrapper(method.method, kind))
 
 
 @dataclass(frozen=True, kw_only=True)

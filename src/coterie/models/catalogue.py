@@ -146,7 +146,12 @@ HELP: Mapping[str, Mapping[str, str]] = {
         "one_logit": "Whether two classes have one trained logit beside a fixed zero.",
         **_WORD_HELP,
     },
-    "rnn": {"hidden": "Cells of each layer.", "layers": "Recurrent layers, one upon the other.", **_WORD_HELP},
+    "rnn": {
+        "hidden": "Cells of each layer.",
+        "layers": "Recurrent layers, one upon the other.",
+        "one_logit": "Whether two classes have one trained logit beside a fixed zero.",
+        **_WORD_HELP,
+    },
     "resnet18": _IMAGE_HELP,
     "resnet50": _IMAGE_HELP,
     "densenet121": _IMAGE_HELP,

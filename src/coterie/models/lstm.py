@@ -172,6 +172,7 @@ def rnn(
     _outputs: int,
     hidden: int = 128,
     layers: int = 1,
+    one_logit: bool = False,
     vocabulary: int | None = None,
     width: int = 300,
     embeddings: str | None = None,
@@ -180,4 +181,4 @@ def rnn(
     """Plain tanh cells and logits, for the same inputs as lstm."""
     check_counts("rnn", hidden=hidden, layers=layers)
     inputs, embedding = make_embedding("rnn", _input_shape, vocabulary, width, embeddings, train_embeddings)
-    return Recurrent("rnn", inputs, _outputs, hidden=hidden, layers=layers, embedding=embedding)
+    return Recurrent("rnn", inputs, _outputs, hidden=hidden, layers=layers, one_logit=one_logit, embedding=embedding)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from coterie.analysis.auto_decisions import group_decisions, make_decision_table
 from coterie.analysis.findings import Finding
 from coterie.analysis.metrics import SCORES
 from coterie.analysis.verdict import TEST_NAMES, describe_score
@@ -19,7 +20,7 @@ from coterie.report.client_tables import (
     build_unseen_tables,
 )
 from coterie.report.federation_view import FederationView
-from coterie.report.overview_section import build_overview_table
+from coterie.report.overview_section import build_overview_table, build_stage_tables
 from coterie.report.page import Column, ReportTable, show_amount, show_interval, show_number, show_points, show_text
 
 
@@ -27,6 +28,8 @@ def build_tables(view: FederationView) -> dict[str, ReportTable]:
     """Every table, by name; those that would be empty are left out."""
     made = [
         build_overview_table(view, view.overview),
+        *build_decision_tables(view),
+        *build_stage_tables(view, view.overview),
         build_score_table(view),
         *build_source_tables(view),
         *build_binary_tables(view),
@@ -41,6 +44,29 @@ def build_tables(view: FederationView) -> dict[str, ReportTable]:
         *build_last_groups_table(view),
     ]
     return {table.name: table for table in made}
+
+
+def build_decision_tables(view: FederationView) -> list[ReportTable]:
+    """Of methods that choose (`auto`), every option with its cross-fitted score; nothing where none does."""
+    frames = [
+        make_decision_table(own).rename_axis("option").reset_index().assign(label=label, method=view.name(label))
+        for label, own in group_decisions(view.findings.evidence).items()
+    ]
+    columns = (
+        METHOD,
+        Column("option", show_text("option")),
+        Column("chosen", lambda row: f"{row['chosen']:.0f} of {row['runs']:.0f}"),
+        Column("score", show_points("score")),
+        Column("gain", show_points("gain", signed=True)),
+        Column("95 % interval", show_interval("low", "high", signed=True)),
+        Column("p", show_number("p", ".3f")),
+        Column("clients served", show_amount("clients")),
+    )
+    caption = (
+        "Options by their cross-fitted score: each is judged on training samples that did not train it. Score, gain over the first option "
+        "and clients served are means over runs; the interval is that of one run, p the median (one-sided, not corrected)."
+    )
+    return [ReportTable(view.id("decisions"), caption, pd.concat(frames, ignore_index=True), columns)] if frames else []
 
 
 def build_score_table(view: FederationView) -> ReportTable:

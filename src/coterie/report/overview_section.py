@@ -197,6 +197,29 @@ def build_overview_table(view: FederationView, overview: Overview) -> ReportTabl
     return ReportTable(view.id("overview"), caption, frame, tuple(columns))
 
 
+def build_stage_tables(view: FederationView, overview: Overview) -> list[ReportTable]:
+    """Each method at both stages, against the baseline at the same stage; none where fewer than two methods have both."""
+    pairs = overview.list_stages()
+    if len(pairs) < 2:
+        return []
+    rows = []
+    for served, tuned in pairs:
+        row: dict[str, Any] = {"label": served.spec, "method": served.label, "served": served.score, "tuned": tuned.score}
+        for name, own in (("served_gain", served.own_stage_gain), ("tuned_gain", tuned.own_stage_gain)):
+            row |= {name if end == "mean" else f"{name}_{end}": getattr(own, end, nan) for end in ("mean", "low", "high")}
+        rows.append(row | {"similarity_share": nan})
+    epochs, base = pairs[0][1].epochs, overview.baseline.label
+    columns = (
+        Column("method", show_text("method")),
+        Column("as served", show_points("served")),
+        Column(f"gain over {base}", _show_difference("served_gain")),
+        Column(f"after {epochs} local epochs", show_points("tuned")),
+        Column(f"gain over {base} after as many", _show_difference("tuned_gain")),
+    )
+    caption = f"Both stages, each against {base} at the same stage, in points with 95 % intervals. No gain is across stages."
+    return [ReportTable(view.id("stages-table"), caption, pd.DataFrame(rows), columns)]
+
+
 _COMPARISONS = {"against_alone": "against alone", "against_finetuned": "against fine-tuned", "similarity": "due to similarity"}
 
 

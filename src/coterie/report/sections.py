@@ -8,6 +8,7 @@ from typing import Any
 from coterie._util.errors import UserError
 from coterie._util.formatting import format_count
 from coterie._util.json_io import read_json_object
+from coterie.analysis.auto_decisions import summarize_decisions
 from coterie.analysis.caveats import list_caveats
 from coterie.analysis.comparison import Comparison
 from coterie.report.charts.accuracy import draw_accuracy, draw_costs, draw_ranks, draw_time_curves
@@ -174,8 +175,13 @@ def _evidence_sections(
                 *_render_list("Next steps", list_next_steps(view, view.overview)),
             ],
         ),
+        ("auto", "What auto decided", [*_render_decisions(view), *shown("decisions")]),
         ("origin", "Where the gain comes from", [*draw_decomposition(view), *folded("decomposition")]),
-        ("who", "Which clients gain and lose", [*draw_client_gains(view), *draw_stages(view), *folded("fairness", "by-name", "spread")]),
+        (
+            "who",
+            "Which clients gain and lose",
+            [*draw_client_gains(view), *draw_stages(view), *shown("stages-table"), *folded("fairness", "by-name", "spread")],
+        ),
         ("unseen", UNSEEN_HEADING, shown("unseen")),
         (
             "accuracy",
@@ -194,6 +200,11 @@ def _evidence_sections(
             short = SHORT.get(name, heading) if not several else view.findings.data if name == "methods" else ""
             made.append(Section(f"{view.findings.data}: {heading.lower()}" if several else heading, content, view.id(name), short))
     return made, faults
+
+
+def _render_decisions(view: FederationView) -> list[Block]:
+    """A sentence for each method that chooses."""
+    return [render_paragraph(sentence) for sentence in summarize_decisions(view.findings.evidence)]
 
 
 def _describe_limits(view: FederationView) -> str:

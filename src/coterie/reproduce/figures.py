@@ -1,4 +1,8 @@
-"""Figures of a reproduction as small SVG files: differences with intervals, curves, and weights. Without Altair there are none."""
+"""Figures of a reproduction as small SVG files: differences with intervals, curves, and weights. Without Altair there are none.
+
+One symbol, one meaning, as in the report: a filled circle is the paper's own row, a filled square a variant of it, a cross a row that
+cannot be compared, a diamond the paper's number; what is hollow is a control.
+"""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from io import StringIO
@@ -18,8 +22,8 @@ from coterie.report.style import BROWN, GREY, METHOD_ORDER, METHODS, OKABE_ITO, 
 from coterie.reproduce.claims import ClaimResult
 from coterie.reproduce.rejudge import ReproductionResult
 from coterie.reproduce.result_files import select_rounds, select_rows
-from coterie.reproduce.study_files import load_study_code
-from coterie.reproduce.values import PartValues
+from coterie.reproduce.study_files import DIFFERENCES, load_study_code
+from coterie.reproduce.values import ASSIGNED_SCORE, PartValues
 from coterie.statistics import compute_t_bands
 
 METHOD_COLOURS = {
@@ -182,10 +186,28 @@ def draw_figures(outcome: ReproductionResult, folder: Path) -> list[str]:
     written = []
     for name, chart in charts.items():
         if chart is not None:
-            drawn = StringIO()
-            chart.save(drawn, format="svg")
-            written.append(write_inside(folder, f"{name}.svg", drawn.getvalue()).name)
+            written.append(write_inside(folder, f"{name}.svg", render_svg(chart)).name)
     return written
+
+
+# What is drawn in black on white turns around where the reader's screen is dark; methods' colours are visible on both.
+DARK_STYLE = """<style>@media (prefers-color-scheme: dark) {
+svg > rect, [fill="white"] { fill: #111111 }
+text[fill="#000"], text[fill="black"] { fill: #E6E6E6 }
+path[fill="#000000"] { fill: #E6E6E6 }
+[stroke="#000000"] { stroke: #E6E6E6 }
+[fill="#333333"], [fill="#555555"] { fill: #BBBBBB }
+[stroke="#333333"], [stroke="#555555"], [stroke="#666666"] { stroke: #BBBBBB }
+[stroke="#ddd"] { stroke: #3A3A3A }
+}</style>"""
+
+
+def render_svg(chart: Any) -> str:
+    """A chart with a white background, as a file that is dark on a dark screen."""
+    drawn = StringIO()
+    chart.save(drawn, format="svg")
+    head, end, rest = drawn.getvalue().partition(">")
+    return f"{head}{end}{DARK_STYLE}{rest}"
 
 
 LABEL_WIDTH, LABEL_LINES = 84, 2  # characters of a line, and lines at most
@@ -216,8 +238,9 @@ def has_texts(outcome: ReproductionResult) -> bool:
 
 
 def draw_claims(alt: Any, outcome: ReproductionResult, results: Sequence[ClaimResult]) -> Any:
-    """A row for each claim, in a panel for each unit: ours with its interval, hollow in a variant, and the paper's number or bound."""
-    rows = [_make_claim_row(one) for one in results if isfinite(one.ours) and one.claim.score != "server_ms"]
+    """A row for each claim, in a panel for each unit: ours with its interval, and the paper's number or bound."""
+    has_paper = outcome.study.has_paper
+    rows = [_make_claim_row(one, choose_mark(one, has_paper)) for one in results if isfinite(one.ours) and one.claim.score != "server_ms"]
     units = list(dict.fromkeys(row["unit"] for row in rows))
     titles = UNITS | {"points": LIKELIHOODS} if has_texts(outcome) else UNITS
     panels = [
@@ -226,23 +249,52 @@ def draw_claims(alt: Any, outcome: ReproductionResult, results: Sequence[ClaimRe
     ]
     if not panels:
         return None
-    paper = ", ◆ the paper's number (triangle: its bound)" if outcome.study.has_paper else ""
-    key = f"● ours with 95 % interval (hollow: variant of the paper's row){paper}" if paper else "○ ours with 95 % interval"
-    title = alt.TitleParams(key, fontSize=11, fontWeight="normal", anchor="start", offset=8)
+    title = alt.TitleParams(_describe_marks(rows), fontSize=11, fontWeight="normal", anchor="start", offset=8)
     return alt.vconcat(*panels, title=title, background="white")
 
 
-def _make_claim_row(one: ClaimResult) -> dict[str, Any]:
+CROSS = "M-.8,-.8L.8,.8M.8,-.8L-.8,.8"
+MARKS = {  # shape, whether it is filled, and the sign that describes it
+    "as printed": ("circle", True, "●"),
+    "variant": ("square", True, "■"),
+    "not comparable": (CROSS, False, "×"),
+    "found": ("circle", True, "●"),
+    "control": ("circle", False, "○"),
+}
+
+
+def choose_mark(one: ClaimResult, has_paper: bool = True) -> str:
+    """What a result is drawn as: a key of MARKS."""
+    if one.outcome == "not comparable":
+        return "not comparable"
+    if one.claim.control:
+        return "control"
+    return "found" if not has_paper else "variant" if one.variant else "as printed"
+
+
+def _describe_marks(rows: Sequence[Mapping[str, Any]]) -> str:
+    drawn = {row["mark"] for row in rows}
+    signs = ", ".join(f"{sign} {name}" for name, (_, _, sign) in MARKS.items() if name in drawn)
+    theirs = "; ◆ the paper's number (triangle: its bound)"
+    if not drawn - {"found", "control"}:
+        theirs = "; ◆ or triangle: the number or bound of the test" if any(row["theirs"] is not None for row in rows) else ""
+    return f"{signs}, with 95 % interval{theirs}"
+
+
+def _make_claim_row(one: ClaimResult, mark: str) -> dict[str, Any]:
     claim = one.claim
     unit = "rounds" if claim.kind == "rounds" else claim.score
-    if claim.kind in ("difference", "trend") and (SCORES[claim.score].percent if claim.score in SCORES else claim.score in F1_SCORES):
+    if claim.kind in DIFFERENCES and (
+        SCORES[claim.score].percent if claim.score in SCORES else claim.score in (*F1_SCORES, ASSIGNED_SCORE)
+    ):
         unit = "points"
-    elif claim.kind in ("difference", "trend"):
+    elif claim.kind in DIFFERENCES:
         unit = f"difference of {claim.score}"
     shape = {"at_least": "triangle-right", "rounds": "triangle-right", "at_most": "triangle-left"}.get(claim.kind, "diamond")
     label = "\n".join(wrap(claim.label, LABEL_WIDTH, max_lines=LABEL_LINES, placeholder=" …"))
     colour = METHOD_COLOURS.get(get_method(claim.one), OKABE_ITO["black"])
-    ours = {"ours": one.ours, "low": one.low, "high": one.high, "inside": "white" if one.variant else colour}
+    symbol, is_filled, _ = MARKS[mark]
+    ours = {"ours": one.ours, "low": one.low, "high": one.high, "mark": mark, "symbol": symbol, "inside": colour if is_filled else "white"}
     return {"claim": label, "unit": unit, "theirs": claim.paper, "shape": shape, "colour": colour, **ours}
 
 
@@ -252,8 +304,11 @@ def _draw_claim_panel(alt: Any, data: pd.DataFrame, title: str) -> Any:
     zero = alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(color="#999999").encode(x="x:Q")
     x = alt.X("low:Q", title=title, scale=alt.Scale(nice=False, padding=8, zero=False))
     span = base.mark_rule(strokeWidth=2).encode(x=x, x2="high:Q", color=alt.Color("colour:N", scale=None))
-    mean = base.mark_circle(size=60, opacity=1, strokeWidth=2).encode(
-        x="ours:Q", stroke=alt.Stroke("colour:N", scale=None), fill=alt.Fill("inside:N", scale=None)
+    mean = base.mark_point(size=60, opacity=1, strokeWidth=2).encode(
+        x="ours:Q",
+        shape=alt.Shape("symbol:N", scale=None),
+        stroke=alt.Stroke("colour:N", scale=None),
+        fill=alt.Fill("inside:N", scale=None),
     )
     paper = base.mark_point(filled=True, size=70, color="#555555", opacity=1).encode(x="theirs:Q", shape=alt.Shape("shape:N", scale=None))
     layers = [zero] if title.startswith("difference") else []

@@ -30,8 +30,10 @@ from coterie.reproduce.result_files import (
     select_rows,
 )
 from coterie.reproduce.run import PartRun
-from coterie.reproduce.study_files import FIELDS, MIN_REPETITIONS, Reproduction
+from coterie.reproduce.study_files import DIFFERENCES, FIELDS, MIN_REPETITIONS, Reproduction
 from coterie.reproduce.values import NOTED_SCORES, PartValues
+
+OPTIONAL_COLUMNS = ("paper in CI", "expected in CI", "controls beaten")  # omitted where no row has them
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class PageWords:
 
 PAPER_WORDS = PageWords(
     says="claim of the paper",
-    numbers=("paper", "ours (95 % CI)", "over", "p", "verdict"),
+    numbers=("paper", "ours (95 % CI)", "paper in CI", "over", "p", "controls beaten", "verdict"),
     scores="; in brackets the paper's",
     protocol="The paper's protocol",
     deviations="Differences from the paper",
@@ -56,7 +58,7 @@ PAPER_WORDS = PageWords(
 )
 OWN_WORDS = PageWords(
     says="claim",
-    numbers=("expected", "found (95 % CI)", "over", "p", "verdict"),
+    numbers=("expected", "found (95 % CI)", "expected in CI", "over", "p", "controls beaten", "verdict"),
     scores="",
     protocol="Protocol",
     deviations="Notes",
@@ -73,7 +75,9 @@ SHARE_SCORES = ("ari", "r2", "similarity", "silhouette", "normalised")  # of 1: 
 
 
 def make_claim_cells(result: ClaimResult) -> list[str]:
-    """The claim, the paper's number, ours with the widest interval that decides, what that is over, p, and the verdict."""
+    """The claim, the paper's number, ours with the widest interval that decides, whether the paper's number is in it, what it is over, p,
+    controls and verdict.
+    """
     claim, form = result.claim, _number_format(result)
     theirs = f"{claim.paper:{form}}" if claim.paper is not None else {1: "above 0", -1: "below 0", 0: "0"}[claim.direction]
     if claim.kind in ("at_least", "at_most", "rounds"):
@@ -85,18 +89,35 @@ def make_claim_cells(result: ClaimResult) -> list[str]:
     if claim.control and claim.paper is None and claim.direction:
         theirs = ""
     if result.outcome == "not run":
-        return [claim.label, theirs, "", "", "", f"not run: {result.why_not}"]
+        return [claim.label, theirs, *[""] * 5, f"not run: {result.why_not}"]
     ours = f"{result.ours:{form}}"
     if isfinite(result.low):
         ours += f" ({result.low:{form}} to {result.high:{form}})"
+    covers = "" if claim.control or result.covers is None else "yes" if result.covers else "no"
     p = "" if not isfinite(result.p) else "< 0.001" if result.p < 0.001 else f"{result.p:.3f}"
+    beaten = "" if result.controls is None else f"{result.controls[0]} of {result.controls[1]}"
+    over = result.over or f"{result.repetitions} seeds"
+    return [claim.label, theirs, ours, covers, over, f"{p} (opposite)" if p and result.opposite else p, beaten, _describe_verdict(result)]
+
+
+def _describe_verdict(result: ClaimResult) -> str:
+    """The verdict with what limits it."""
+    if result.outcome == "not comparable":
+        return f"not comparable: {result.why_not}"
     few = f" (only {format_count(result.repetitions, 'run')})" if result.repetitions < MIN_REPETITIONS else ""
-    return [claim.label, theirs, ours, result.over or f"{result.repetitions} seeds", p, f"{result.verdict}{few}"]
+    return f"{result.verdict}{few}"
+
+
+def make_claim_table(title: str, study: Reproduction, results: Sequence[ClaimResult]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows; columns that only some studies have are omitted where they would be empty."""
+    header, rows = [title, *choose_words(study).numbers], [make_claim_cells(result) for result in results]
+    kept = [at for at, name in enumerate(header) if name not in OPTIONAL_COLUMNS or any(row[at] for row in rows)]
+    return [header[at] for at in kept], [[row[at] for at in kept] for row in rows]
 
 
 def _number_format(result: ClaimResult) -> str:
     digits = 3 if result.claim.score in SHARE_SCORES else 2
-    if result.claim.kind in ("difference", "trend"):
+    if result.claim.kind in DIFFERENCES:
         return f"+.{digits}f"
     if digits == 3:
         return ".3f"
@@ -104,9 +125,21 @@ def _number_format(result: ClaimResult) -> str:
 
 
 OVER_CLIENTS = ("macro", "f1", "f1_macro", "worst", "ari", "gathered", "overlap")
-SCORE_COLUMNS = ("final", "last10", "mean", "max", "median", *OVER_CLIENTS, "rounds_to", "discrepancy", "discrepancy_variance")
+SCORE_COLUMNS = (
+    "final",
+    "last10",
+    "mean",
+    "max",
+    "max_assigned",
+    "median",
+    *OVER_CLIENTS,
+    "rounds_to",
+    "discrepancy",
+    "discrepancy_variance",
+)
 SCORE_TITLES = {
     "last10": "last 10",
+    "max_assigned": "max, assigned",
     "f1": "F1",
     "f1_macro": "F1 macro",
     "ari": "ARI",
@@ -276,22 +309,31 @@ def _describe_evaluations(plan: Plan) -> str:
 
 def write_page(outcome: ReproductionResult, folder: Path, command: str, scores: Path | None = None) -> Path:
     """NAME.md and NAME*.svg in a folder, NAME.csv, NAME.json and curves there or in the folder `scores`; the page's path."""
-    name, kept_in = outcome.study.name, scores or folder
     data = "" if scores is None else f"{Path(os.path.relpath(scores, folder)).as_posix()}/"
     try:
-        for place in (folder, kept_in):
-            place.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         figures = draw_figures(outcome, folder)
-        csv = make_score_frame(outcome)
-        if len(csv):
-            kept = outcome.kept or make_record(outcome.runs, outcome.values, command, date.today().isoformat())
-            write_inside(kept_in, f"{name}.csv", format_csv(csv))
-            write_inside(kept_in, f"{name}.json", format_record(kept))
-            if curves := format_curves(outcome.values):
-                write_inside(kept_in, f"{name}-curves.csv", curves)
-            if weights := format_weights(outcome.values):
-                write_inside(kept_in, f"{name}-weights.csv", weights)
-        path = write_inside(folder, f"{name}.md", "\n".join(render_page(outcome, figures, command, data if len(csv) else None)) + "\n")
+        has_data = write_data(outcome, scores or folder, command) is not None
+        text = "\n".join(render_page(outcome, figures, command, data if has_data else None)) + "\n"
+        return write_inside(folder, f"{outcome.study.name}.md", text)
+    except OSError as error:
+        raise UserError(f"Cannot write to {folder}: {error.strerror or error}.") from error
+
+
+def write_data(outcome: ReproductionResult, folder: Path, command: str) -> Path | None:
+    """NAME.csv, NAME.json, curves and weights in a folder; the path of the scores, or None where there are none."""
+    name, csv = outcome.study.name, make_score_frame(outcome)
+    if not len(csv):
+        return None
+    kept = outcome.kept or make_record(outcome.runs, outcome.values, command, date.today().isoformat())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = write_inside(folder, f"{name}.csv", format_csv(csv))
+        write_inside(folder, f"{name}.json", format_record(kept))
+        if curves := format_curves(outcome.values):
+            write_inside(folder, f"{name}-curves.csv", curves)
+        if weights := format_weights(outcome.values):
+            write_inside(folder, f"{name}-weights.csv", weights)
     except OSError as error:
         raise UserError(f"Cannot write to {folder}: {error.strerror or error}.") from error
     return path
@@ -329,6 +371,12 @@ def render_page(outcome: ReproductionResult, figures: Sequence[str], command: st
 FIGURE_ENDS = ("-controls", "-curves", "-apart", "-weights")
 
 
+def list_figures(outcome: ReproductionResult, folder: Path) -> list[str]:
+    """The figures of a study that are in a folder."""
+    names = [f"{outcome.study.name}{end}.svg" for end in ("", *FIGURE_ENDS)]
+    return [name for name in names if (folder / name).is_file()]
+
+
 def _render_figures(names: Sequence[str], title: str) -> Iterator[str]:
     yield from (f"\n![{title}]({name})" for name in names)
 
@@ -339,18 +387,18 @@ def _render_list(title: str, sentences: Sequence[str]) -> Iterator[str]:
         yield from (f"- {sentence}" for sentence in sentences)
 
 
-EXPLORATORY_NOTE = "† Exploratory: written down after the scores were known."
+EXPLORATORY_NOTE = "† Exploratory: it, or what its verdict depends on, was written down after the scores were known."
 
 
 def render_verdict(outcome: ReproductionResult, figures: Sequence[str] = ()) -> Iterator[str]:
     """The claims and the controls in tables."""
     result, words = outcome.result, choose_words(outcome.study)
-    yield from format_markdown_table([words.says, *words.numbers], map(make_claim_cells, result.claims))
+    yield from format_markdown_table(*make_claim_table(words.says, outcome.study, result.claims))
     if result.controls:
         yield "\n## Controls"
         yield from _render_figures(figures, "Every control with its 95 % interval")
-        yield ""
-        yield from format_markdown_table(["control", *words.numbers], map(make_claim_cells, result.controls))
+        yield f"\n{result.control_sentence}.\n"
+        yield from format_markdown_table(*make_claim_table("control", outcome.study, result.controls))
     if any(one.claim.exploratory for one in result.results):
         yield f"\n{EXPLORATORY_NOTE}"
 

@@ -110,8 +110,8 @@ def _rebuild_values(study: Reproduction, run: PartRun, table: pd.DataFrame, kept
 
 
 def merge_kept_parts(outcome: ReproductionResult, scores: Path, command: str, date: str) -> ReproductionResult:
-    """What was run now and, of the other parts, what these scores hold, judged together."""
-    before, now = rejudge(outcome.study, scores), make_record(outcome.runs, outcome.values, command, date)
+    """What was run or read now and, of the other parts, what these scores hold, judged together."""
+    before, now = rejudge(outcome.study, scores), outcome.kept or make_record(outcome.runs, outcome.values, command, date)
     assert before.kept is not None
     taken = {run.part.name for run in outcome.runs if not run.asked or (run.why_not and before.values[run.part.name].numbers)}
     runs = [old if old.part.name in taken else new for old, new in zip(before.runs, outcome.runs, strict=True)]
@@ -124,7 +124,7 @@ def merge_kept_parts(outcome: ReproductionResult, scores: Path, command: str, da
 
 def _merge_records(before: StudyRecord, now: StudyRecord, taken: set[str], claims: set[str]) -> StudyRecord:
     """The records of both; `claims` are those about what is taken over."""
-    both = {name: before.parts.get(name) if name in taken else part for name, part in now.parts.items()}
+    both = {name: (before if name in taken else now).parts.get(name) for name in {**now.parts, **before.parts}}
     made: dict[str, Any] = {"command": before.command, "date": before.date}  # by which what is taken over was run
     parts = {name: replace(part, **made) if name in taken and not part.command else part for name, part in both.items() if part is not None}
     return replace(

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import pairwise
 from pathlib import Path
@@ -49,7 +50,8 @@ class Protocol(_Strict):
 
 
 FIELDS = {name: name.replace("_", " ") for name in Protocol.model_fields if name != "unsaid"}
-ClaimKind = Literal["difference", "level", "at_least", "at_most", "trend", "rounds"]
+ClaimKind = Literal["difference", "level", "at_least", "at_most", "trend", "average", "rounds"]
+DIFFERENCES: tuple[ClaimKind, ...] = ("difference", "trend", "average")  # kinds whose number is compared with 0
 MIN_REPETITIONS = 5  # seeds or draws; with fewer Student's t is all trust in a shape: nothing is decided
 EXPLORATORY = " (written down after the scores)"  # ends the text of a claim that is
 
@@ -66,13 +68,16 @@ class StudyPart(_Strict):
     """One row of the table: the study with some settings changed. `redrawn` draws new data for each seed.
 
     `variant` names what makes it another row than the paper's (model, data, length); "" vouches that it is the paper's own, under its
-    protocol: the same samples, if divided again by the paper's recipe. A part without it counts as a variant.
+    protocol: the same samples, if divided again by the paper's recipe. A part without it counts as a variant. `not_comparable` is why its
+    claims have no verdict; a part that is under-trained, or at the majority's rate, needs none: see `explain_incomparable`.
     """
 
     name: str = "all"
     change: dict[str, Any] = {}
     redrawn: bool = False
     variant: str | None = None
+    not_comparable: str = ""
+    majority: Annotated[float, Field(gt=0, lt=100)] | None = None  # percent of the test samples in the most frequent class
     measure: Literal["training", "pni", "ternary", "features", "map", "times"] = "training"
     gpu: bool = False  # this part alone needs a GPU
     why_not: str = ""  # why it cannot be run: the data are not available
@@ -103,20 +108,22 @@ class Claim(_Strict):
     kind: ClaimKind = "difference"
     part: str = "all"
     parts: list[str] = []  # of a trend, in order
-    one: str  # a method, or the name of what was measured
-    two: str = ""  # of a difference or rounds
+    of: list[str] = []  # of an average: the texts of the differences that it is over, from which it has its parts, rows and score
+    one: str = ""  # a method, or the name of what was measured
+    two: str = ""  # of a difference, rounds or a trend of differences: the baseline
     score: str = "mean"
     paper: float | None = None
     sign: Literal["+", "-", "0"] | None = None  # of a difference or trend; default: the sign of the paper's number
     within: Annotated[float, Field(gt=0)] = 1.0  # the margin of a level or of sign 0, in the score's unit
     at: list[float] = []  # of a trend: where the parts lie, in rising order; default: 0, 1, ...
     variant: str = ""  # what makes this claim another than the paper's although its part is the paper's own row
+    after_scores: str = ""  # what was decided about a claim, which itself is older, with the scores known
     control: bool = False
 
     @property
     def exploratory(self) -> bool:
-        """Whether it was written down after the scores."""
-        return self.says.endswith(EXPLORATORY)
+        """Whether it, or what its verdict depends on, was written down after the scores."""
+        return self.says.endswith(EXPLORATORY) or bool(self.after_scores)
 
     @property
     def label(self) -> str:
@@ -212,6 +219,7 @@ def read_reproduction(path: Path) -> Reproduction:
             raise UserError(
                 f"The study file {path} has {part.instead!r} instead of the part {part.name!r}: {suggest_names(part.instead, names)}"
             )
+    found = found.model_copy(update={"claims": [_complete_claim(path, claim, found.claims) for claim in found.claims]})
     for claim in found.claims:
         for name in claim.parts or [claim.part]:
             if name not in names:
@@ -235,6 +243,26 @@ def _describe_fault(path: Path, error: ValidationError) -> str:
     if fault["type"] == "missing" and key.split(".")[0] in ("protocol", "deviations"):
         return f"The study file {path} lacks {key!r}: write what the paper states about it, and in which section, or that it is not stated."
     return f"The study file {path}: {key!r} is wrong ({fault['msg'].removeprefix('Value error, ').lower()})."
+
+
+def _complete_claim(path: Path, claim: Claim, others: list[Claim]) -> Claim:
+    """The claim; an average with the parts, rows and score of the differences that it is over."""
+    where = f"The study file {path} has the {'average' if claim.kind == 'average' else 'claim'} {claim.says!r}"
+    if claim.kind != "average":
+        if claim.of:
+            raise UserError(f"{where} with 'of', which only averages have.")
+        if not claim.one:
+            raise UserError(f"{where} without a row: add 'one'.")
+        return claim
+    known = {other.says: other for other in others if other.kind == "difference"}
+    if missing := [text for text in claim.of if text not in known]:
+        raise UserError(f"{where} over {missing[0]!r}, which is no difference of this file: {suggest_names(missing[0], known)}")
+    over = [known[text] for text in claim.of]
+    if len(over) < 2 or len({other.part for other in over}) < len(over) or len({other.score for other in over}) > 1:
+        raise UserError(f"{where}: name two or more differences in 'of', of different parts and of one score.")
+    first = over[0]
+    taken = {"parts": [other.part for other in over], "one": first.one, "two": first.two, "score": first.score}
+    return claim.model_copy(update=taken)
 
 
 def _check_trend(path: Path, claim: Claim) -> None:
@@ -265,6 +293,7 @@ def find_own_folders() -> list[Path]:
     return [place for place in (own.parents[3] / "studies", own.parent / "studies") if place.is_dir()]
 
 
+@cache
 def load_study_code(name: str) -> ModuleType:
     """A module beside Coterie's own study files, for what a single paper's page needs."""
     files = [path for folder in find_own_folders() if (path := folder / f"{name}.py").is_file()]

@@ -76,6 +76,24 @@ def compute_label_overlap(found: Ids, labels: Doubles) -> float:
     return float(shared[same].mean() - shared[other].mean()) if same.any() and other.any() else float("nan")
 
 
+ASSIGNED_SCORE = "max_assigned"
+
+
+def score_assigned(records: Records, scope: Scope) -> Iterator[tuple[str, str, int, float]]:
+    """Method, score, seed and value: the highest accuracy over the evaluated rounds, in percent, of the clients assigned to a group by then
+    (FedGroup, Section IV-A); of a method without lasting groups, of all clients."""
+    rounds, tested = records.rounds[scope.rows], records.tested[scope.rows].astype(np.float64)  # (R,), (R, N)
+    for place, method in enumerate(records.settings.methods):
+        for s in scope.seeds:
+            if not np.isfinite(records.accuracy[place, s, scope.rows.stop - 1]):
+                continue  # it did not reach the end
+            groups = records.groups.get(method)
+            assigned = np.ones(tested.shape, bool) if groups is None else groups[s, rounds] >= 0
+            right = np.where(assigned, records.credits[place, s, scope.rows], 0).sum(axis=1)
+            samples = np.where(assigned, tested, 0.0).sum(axis=1)
+            yield method, ASSIGNED_SCORE, records.settings.seeds[s], float(100 * (right / np.maximum(samples, 1.0)).max())
+
+
 PERCENT = 100
 
 
@@ -141,7 +159,8 @@ def list_weight_methods(claims: Iterable[Claim]) -> list[str]:
 
 Key = tuple[str, str]  # row and score
 Line = tuple[Ints, Doubles]  # rounds, and accuracies in percent
-NOTED_SCORES = ("components", "flatness", "effective_clients")  # FedSim's principal components; how uneven SimProx's weights are
+# FedSim's principal components, its clusters and how often it uses them; how uneven SimProx's weights are
+NOTED_SCORES = ("components", "clusters_found", "used_clusters", "flatness", "effective_clients")
 LAST_ROUND_SCORES = ("final", "macro", "worst", "ari")  # of controls that are judged after the last round only
 
 
@@ -185,6 +204,7 @@ def read_values(run: PartRun, target: float | None, claims: Sequence[Claim] = ()
         for method, score, seed, value in (
             *(iter_f1(evidence, scope.last) if wanted & set(F1_SCORES) else ()),
             *(score_groups(records, scope) if wanted & set(GROUP_SCORES) else ()),
+            *(score_assigned(records, scope) if ASSIGNED_SCORE in wanted else ()),
         ):
             values.add(method, score, seed, value)
         _add_rounds(values, records, scope, target)

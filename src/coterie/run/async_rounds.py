@@ -174,11 +174,16 @@ def check_speeds(plan: Plan, problems: Iterable[Problem]) -> None:
 def check_async_ask(ask: Ask[Any], *, first: bool) -> None:
     """Refuse an ask that replies to an earlier one cannot answer: a user's method may declare what is not so."""
     plain = isinstance(ask, Train) and len(ask.models) == 1 and ask.sketch is None and ask.share is None and not ask.alone
-    if not plain or not first or (isinstance(ask, Train) and (ask.linear is not None or ask.extra or ask.row_shapes()["more"][0])):
+    if not plain or not first or (isinstance(ask, Train) and (ask.linear is not None or ask.extra or _sends_more(ask))):
         which = "a second" if plain and not first else "such a"
         raise UserError(
             f"A method asked {which} {ask.kind} in an asynchronous round: {ASYNC_RULE}, whose clients bring no state of their own."
         )
+
+
+def _sends_more(ask: Train) -> bool:
+    """Whether a local rule sends anything but the model back."""
+    return any(0 not in ask.row_shapes()[name] for name in ("more", "losses", "summary"))
 
 
 STALENESS = "staleness"  # the note of an asynchronous round with the age of each reply in rounds

@@ -24,6 +24,7 @@ from coterie.data.catalogue import load
 from coterie.data.checks import check_before_use
 from coterie.data.client_scenarios import add_unseen
 from coterie.data.federation import Federation
+from coterie.engines.world import World
 from coterie.evidence.folder import create_folder
 from coterie.evidence.manifest import REQUEST as NAME
 from coterie.evidence.manifest import SEALS, repair_request, replace_sealed, seal, write_sealed
@@ -36,8 +37,9 @@ from coterie.methods.fine_tuned import FineTuned
 from coterie.methods.local_only import LocalOnly
 from coterie.models.catalogue import GivenModel, build_model, resolve_model
 from coterie.run.callbacks import Callback, make_watchers, notify
-from coterie.run.comparison_request import ComparisonRequest, Design, DrawLoader, find_study_file, label_methods, make_design
+from coterie.run.comparison_request import DEFAULT_FINETUNE, ComparisonRequest, Design, DrawLoader, find_study_file, make_design
 from coterie.run.execution import Execution, make_plan
+from coterie.run.method_sets import ChosenMethods
 from coterie.run.result import check_comparison_finished
 from coterie.run.study import Study
 from coterie.run.tuning import (
@@ -102,12 +104,14 @@ def compare(
     trust: bool = False,
     accept: bool = False,
     tune: bool | Iterable[float] = False,
+    stages: bool = False,
     **settings: Any,
 ) -> Comparison:
     """Run methods with their controls on each federation, into one folder each below `out`, and compare them.
 
     Args:
-        methods: Methods, their specs, or a study file (``"study.toml"``), whose settings the other arguments override.
+        methods: Methods, their specs, sets of them (``"@papers"``), or a study file (``"study.toml"``), whose settings the other arguments
+            override. What a set has that cannot run on the data is left out, and a warning says why.
         out: The folder to write to.
         data: Federations, or their specs.
         model: A spec, a module, or a class or function that makes one.
@@ -127,6 +131,7 @@ def compare(
         trust: Whether code that a study file names may run.
         accept: Whether data with severe faults (`check_data`) are accepted.
         tune: Whether to tune the learning rate of every method on validation parts, over the default grid or these rates.
+        stages: Whether every method is also judged after its clients have trained for `finetune` epochs more.
         settings: Those of `ComparisonRequest`, such as `tuning_seeds`, and those of `Plan` and `Local`, by name.
 
     Returns:
@@ -156,7 +161,8 @@ def compare(
     own = {f.name: settings.pop(f.name) for f in fields(ComparisonRequest) if f.name in settings}
     settings |= {} if loss is None else {"loss": loss}
     settings = own | {"plan": make_plan(settings, plan, local, None if stored is None else stored.plan), "model": named}
-    entries = label_methods(methods if stored is None else stored.methods)
+    named_methods: Any = methods if file is None else file.settings.methods
+    chosen = ChosenMethods.resolve(named_methods, () if file is None else file.optional)
     given = federations if unseen is None else tuple(add_unseen(each, unseen) for each in federations)
     rates = (RATE_GRID if tune else ()) if isinstance(tune, bool) else tuple(tune)
     settings |= {"rates": tuple(settings.get("rates", ())) or rates}
@@ -165,11 +171,19 @@ def compare(
     specs = tuple(each.name if isinstance(each, Federation) else each for each in given)
     sources = [make_draws(each, data_dir) for each in given]
     designs = tuple(make_design(spec, source, first=first, draws=draws, seeds=seeds) for spec, source in zip(specs, sources, strict=True))
+    if chosen.optional:
+        firsts = [source(design.draws[0]) for source, design in zip(sources, designs, strict=True)]
+        chosen = chosen.fit([World.from_spec(each, named, make=make).problem for each in firsts], settings["plan"])
+    chosen = chosen.add_stages(settings.get("finetune", DEFAULT_FINETUNE)) if stages else chosen
+    entries = chosen.entries
     compared = metric if metric is None or isinstance(metric, str) else f"{metric.__module__}:{metric.__qualname__}"
     labels = tuple(label for label, _ in entries)
     request = ComparisonRequest(methods=labels, data=specs, designs=designs, metric=compared, **settings)
     execution = execution or (Execution() if file is None else file.execution)
     watchers = tuple(make_watchers(callbacks))
+    notify(watchers, *chosen.notices)
+    for sentence in chosen.notices if not watchers else ():
+        warnings.warn(sentence, DesignWarning, stacklevel=2)
     if not (resume and (folder / NAME).is_file()):  # a resumed one was checked, or accepted, at its start
         for source, design in zip(sources, designs, strict=True):
             notify(watchers, *check_before_use(source(design.draws[0]), accept=accept))

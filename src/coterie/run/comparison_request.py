@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from coterie._util.errors import UserError
 from coterie._util.json_io import to_json_value
-from coterie.core.method import Method
 from coterie.core.plan import Plan
 from coterie.data.content import is_same_data, share_arrays
 from coterie.data.federation import Federation
 from coterie.evidence.settings import find_plan_obstacles, list_removed
-from coterie.methods.catalogue import build, get_spec
-from coterie.run.tuning import MAX_EXTENSIONS, LabelledMethod
+from coterie.run.tuning import MAX_EXTENSIONS
 
 if TYPE_CHECKING:
     from coterie.run.study_file import FileStudy
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
 DEFAULT_DRAWS, DEFAULT_SEEDS = 10, (0, 1, 2)  # of data that can be redrawn: more draws are worth more than more seeds (statistics.md)
 SINGLE_DRAW_SEEDS = tuple(range(10))  # of data that are as they are
 MAX_DRAWS = 10_000
+DEFAULT_FINETUNE = 5  # epochs
 LoadDraw = Callable[[int], Federation]  # a draw of one federation
 
 
@@ -90,12 +89,6 @@ def find_study_file(methods: Any, trust: bool, other_ray: bool = False) -> "File
     return studies[0]
 
 
-def label_methods(methods: "Sequence[Method[Any] | str] | Method[Any] | str | FileStudy") -> list[LabelledMethod]:
-    """The methods by label."""
-    chosen = [methods] if isinstance(methods, (str, Method)) else list(methods)  # type: ignore[arg-type]
-    return [(m, build(m, trust=True)) if isinstance(m, str) else (get_spec(m), m) for m in chosen]
-
-
 FORMAT = 1
 GROWABLE = ("methods", "data", "designs", "plan")  # each by a rule of its own; nothing else may change
 MUTABLE = ("metric", "tests", "extensions")  # but for what concerns reading alone, or stays as the comparison began
@@ -111,7 +104,7 @@ class ComparisonRequest:
     model: str = "mclr"
     plan: Plan = field(default_factory=Plan)
     controls: bool = True
-    finetune: int = 5  # epochs of the fine-tuned FedAvg among the controls
+    finetune: int = DEFAULT_FINETUNE  # epochs of the fine-tuned FedAvg among the controls
     rates: tuple[float, ...] = ()  # of --tune; empty: every method at the plan's rate
     tuning_seeds: int = 2
     extensions: int = MAX_EXTENSIONS  # times that the grid is extended on each side where the best rate is its edge

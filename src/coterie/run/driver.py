@@ -5,7 +5,7 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 from coterie._util.errors import UserError
-from coterie.core.asks import Ask, Train
+from coterie.core.asks import Ask
 from coterie.core.replies import accept
 from coterie.engines.device import get_resident_memory, raise_device_errors
 from coterie.engines.engine import Engine, StampedAsk
@@ -30,7 +30,7 @@ def drive(lanes: Sequence[Lane], engine: Engine, until: int, watch: OnRound) -> 
     for each in driven:
         each.send(None)
     while waiting := [each for each in driven if each.ask is not None]:
-        cheap = [each for each in waiting if not isinstance(each.ask, Train)]
+        cheap = [each for each in waiting if each.ask is not None and not each.ask.is_training]
         _answer_asks(cheap or waiting, engine)
 
 
@@ -55,8 +55,11 @@ def run_script(
         except StopIteration as end:
             value: T = end.value
             return value
-        reply = accept(ask, engine.run([StampedAsk(ask, seed, round_, draw)])[0])
-        watch(ask)
+        singles = ask.unpack()
+        answers = engine.run([StampedAsk(single, seed, round_, draw) for single in singles])
+        reply = ask.pack(accept(single, answer) for single, answer in zip(singles, answers, strict=True))
+        for single in singles:
+            watch(single)
 
 
 class _LaneRun:
@@ -75,14 +78,25 @@ class _LaneRun:
             step = self._advance(None)
         self.ask = step
 
-    def stamp(self) -> StampedAsk | None:
-        """The ask as it goes out; None when the lane may not ask it, which ends the lane."""
+    def stamp(self) -> list[StampedAsk]:
+        """The asks as they go out; none when the lane may not ask one of them, which ends the lane."""
         assert self.ask is not None
         try:
-            return self.lane.stamp(self.ask)
+            return [self.lane.stamp(single) for single in self.ask.unpack()]
         except PermissionError as error:
             self.fail(error)
-            return None
+            return []
+
+    def receive(self, sent: Sequence[StampedAsk], replies: Sequence[Any], seconds: float) -> None:
+        """Give the lane its replies, each as the lane accepts it; `seconds` is what each took."""
+        assert self.ask is not None
+        failed = next((reply for reply in replies if isinstance(reply, Exception)), None)
+        if failed is not None:
+            return self.fail(failed)
+        with raise_device_errors():
+            singles = zip(self.ask.unpack(), sent, replies, strict=True)
+            accepted = [self.lane.accept_reply(ask, own, reply, seconds) for ask, own, reply in singles]
+        return self.send(self.ask.pack(iter(accepted)))
 
     def fail(self, error: Exception) -> None:
         """End a lane whose ask could not be executed."""
@@ -108,22 +122,15 @@ class _LaneRun:
 
 
 def _answer_asks(driven: Sequence[_LaneRun], engine: Engine) -> None:
-    """Run the asks of these lanes together and give each lane its reply."""
+    """Run the asks of these lanes together and give each lane its replies."""
     stamped = [each.stamp() for each in driven]
+    asked = [one for own in stamped for one in own]
     began = perf_counter()
-    replies = iter(_ask_engine([s for s in stamped if s is not None], engine))
-    share = (perf_counter() - began) / len(driven)
+    replies = iter(_ask_engine(asked, engine))
+    share = (perf_counter() - began) / max(len(asked), 1)
     for each, sent in zip(driven, stamped, strict=True):
-        if sent is None:
-            continue
-        reply = next(replies)
-        if isinstance(reply, Exception):
-            each.fail(reply)
-            continue
-        assert each.ask is not None
-        with raise_device_errors():
-            accepted = each.lane.accept_reply(each.ask, sent, reply, share)
-        each.send(accepted)
+        if sent:
+            each.receive(sent, [next(replies) for _ in sent], share)
 
 
 def _ask_engine(stamped: Sequence[StampedAsk], engine: Engine) -> list[Any]:

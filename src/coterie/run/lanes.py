@@ -15,12 +15,13 @@ import numpy as np
 
 from coterie._util.errors import UserError
 from coterie.core.arrays import Ids
-from coterie.core.asks import Ask, Evaluate, Evaluated
-from coterie.core.method import Context, Method, Problem
+from coterie.core.asks import Ask, Evaluate, Evaluated, ModelAsk
+from coterie.core.method import Context, Method, Problem, Round, map_asks
 from coterie.core.plan import Backdoor, Plan, parse_attack
 from coterie.core.replies import Limits, accept
 from coterie.core.rng import make_key
 from coterie.core.roster import select_evaluated
+from coterie.core.serving import Serving
 from coterie.core.states import State
 from coterie.engines.engine import StampedAsk
 from coterie.evidence.records import (
@@ -288,8 +289,17 @@ class Lane:
     def _measure_unseen(self, round_: int, state: State, *, answers: bool) -> Generator[Ask[Any], Any, Any]:
         """Evaluate the clients that take no part, which are served as newcomers."""
         ctx = self.context(round_, with_unseen=True)  # with its own notes, which are not the round's
-        serving = yield from self.method.serve(state, ctx.roster.clients[len(self.problem.roster) :], ctx)
+        serving = yield from self.serve(state, ctx.roster.clients[len(self.problem.roster) :], ctx)
         return (yield from self._ask_about_test_data(Evaluate(serving, answers=answers)))
+
+    def serve(self, state: Any, clients: Ids, ctx: Context) -> Round[Serving]:
+        """What the method serves these clients; those that take no part answer no question if they have no labels."""
+        script, count = self.method.serve(state, clients, ctx), len(self.problem.roster)
+
+        def without_unseen(ask: Ask[Any]) -> Ask[Any]:
+            return ask.take(ask.clients < count) if isinstance(ask, ModelAsk | Evaluate) else ask
+
+        return map_asks(script, without_unseen) if self.problem.unlabelled else script
 
     def _ask_about_test_data(self, ask: Evaluate) -> Generator[Ask[Any], Any, Any]:
         """An ask about test data, which the study may send and a method may not."""

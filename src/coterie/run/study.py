@@ -35,7 +35,7 @@ from coterie.evidence.restore import RestoredLane, restore
 from coterie.evidence.settings import Settings, find_obstacles
 from coterie.evidence.tables import make_roster_table, make_tables
 from coterie.evidence.writer import Writer, finish_growing, grow
-from coterie.methods.catalogue import build, get_spec
+from coterie.methods.catalogue import build
 from coterie.models.catalogue import GivenModel, build_model, resolve_model
 from coterie.run.async_rounds import check_async_methods, check_speeds
 from coterie.run.callbacks import Callback, make_watchers, notify
@@ -43,6 +43,7 @@ from coterie.run.driver import run_waves
 from coterie.run.environment import describe_environment, find_changes
 from coterie.run.execution import Execution, make_plan, override_workers
 from coterie.run.lanes import Lane, check_early_stopping, make_lanes
+from coterie.run.method_sets import ChosenMethods, fit_to_data
 from coterie.run.recorder import CheckpointSchedule, Recorder
 from coterie.run.result import CompletedRun, Result, check_finished
 from coterie.run.waves import TimeLimit, check_memory
@@ -348,7 +349,7 @@ def study(
     """Run methods side by side under one protocol and return their evidence.
 
     Args:
-        methods: Methods, or their specs.
+        methods: Methods, their specs, or sets of them (``"@papers"``), of which those that cannot run are left out.
         data: A federation, or its spec.
         model: A spec, a module (every seed starts from its parameters), or a class or function that makes one.
         seeds: The seeds of training.
@@ -378,26 +379,25 @@ def study(
         >>> list(result.table().index)
         ['fedavg', 'fedprox']
     """
-    chosen = [methods] if isinstance(methods, (str, Method)) else list(methods)
     settings |= {"loss": loss} if isinstance(loss, str) else {}
     own_loss = None if isinstance(loss, str) else loss
-    made = [build(m, trust=True) if isinstance(m, str) else m for m in chosen]
-    labels = tuple(m if isinstance(m, str) else get_spec(m) for m in chosen)
     data = data if unseen is None else add_unseen(data, unseen)
     federation = data if isinstance(data, Federation) else None
     named, make = resolve_model(model)
+    plan, folder = make_plan(settings, plan, local), Path(data_dir) if data_dir else None
+    first = federation.data_seed if federation is not None else data_seed
+    chosen = fit_to_data(ChosenMethods.resolve(methods), data, first, plan, named, data_dir=folder, make=make)
     whole = Settings(
-        methods=labels,
+        methods=chosen.labels,
         data=federation.name if federation is not None else str(data),
         model=named,
         seeds=tuple(seeds),
-        draws=(federation.data_seed if federation is not None else data_seed,),
-        plan=make_plan(settings, plan, local),
+        draws=(first,),
+        plan=plan,
     )
     watchers = make_watchers(callbacks)
-    ready = Study.prepare(
-        whole, data_dir=Path(data_dir) if data_dir else None, federation=federation, methods=made, loss=own_loss, make=make
-    )
+    ready = Study.prepare(whole, data_dir=folder, federation=federation, methods=chosen.methods, loss=own_loss, make=make)
+    ready = replace(ready, notices=(*chosen.notices, *ready.notices))
     if not watchers:  # which show notices
         for sentence in ready.notices:
             warnings.warn(sentence, stacklevel=2)

@@ -19,6 +19,7 @@ from coterie.core.specs import check_cluster, check_trust
 from coterie.data.client_scenarios import add_unseen_to_spec
 from coterie.data.federation import check_unseen_share
 from coterie.evidence.settings import Settings, parse_seeds
+from coterie.methods.catalogue import expand_sets
 from coterie.run.execution import EXECUTION_SETTINGS, LOCAL_SETTINGS, PLAN_SETTINGS, Execution, override_execution, override_plan
 
 KEYS = {  # those that are no fields of a plan, besides "methods"
@@ -40,6 +41,7 @@ class FileStudy:
     execution: Execution
     out: Path | None
     given: frozenset[str] = frozenset()  # the keys that the file has; others are at their defaults
+    optional: frozenset[str] = frozenset()  # the methods that a set such as @papers brought: left out where they cannot run
 
     def override(self, given: Mapping[str, Any]) -> "FileStudy":
         """The study with the settings of the command line, which win over the file."""
@@ -110,8 +112,9 @@ def _build_study(table: Mapping[str, Any], point: Mapping[str, Any]) -> FileStud
     local = Local(**convert_values(Local, table.get("local", {})))
     plan = Plan(local=local, **convert_values(Plan, {name: table[name] for name in PLAN_SETTINGS if name in table}))
     seeds = table.get("seeds", "0")
+    methods, optional = expand_sets(table["methods"])
     settings = Settings(
-        methods=tuple(table["methods"]),
+        methods=tuple(methods),
         data=table["data"],
         model=table.get("model", "mclr"),
         seeds=tuple(seeds) if isinstance(seeds, list) else parse_seeds(str(seeds)),
@@ -120,7 +123,7 @@ def _build_study(table: Mapping[str, Any], point: Mapping[str, Any]) -> FileStud
     )
     name = "_".join(re.sub(r"[^\w.=-]+", "-", f"{key}={value}") for key, value in point.items()) or "study"
     execution = Execution(**convert_values(Execution, table.get("execution", {})))
-    return FileStudy(name, settings, execution, Path(table["out"]) if table.get("out") else None, frozenset(table))
+    return FileStudy(name, settings, execution, Path(table["out"]) if table.get("out") else None, frozenset(table), optional)
 
 
 def _check_keys(path: Path, tree: Mapping[str, Any]) -> None:

@@ -1,9 +1,11 @@
 """Sources of error of one difference, equivalence within a margin, and the judgement of a paper's claim.
 
-A claim *replicates* when it is significant with the paper's own row (its model, data and length), *holds in our variant* when it is
-significant with another, and is *contradicted* when the opposite is significant; else it is *inconclusive*, or *not run*. Significant: the
-one-sided p, the largest over the sources of error that decide, is below 5 % after Holm's correction over the claims of a study in both
-directions, two tests a claim.
+A claim *replicates* when it is significant with the paper's own row (its model, data and length), and *holds in our variant* when it is
+significant with another. Where the opposite is significant, it is *contradicted* by the paper's own row, and has the *opposite sign in our
+variant* with another. Else it is *inconclusive*. A row that cannot be compared with the paper's has no verdict (*not comparable*), nor has
+one that was *not run*. Significant: the one-sided p, the largest over the sources of error that decide, is below 5 % after Holm's
+correction over the claims of a study in both directions, two tests a claim. Rows that are not comparable count in the correction, so that
+no verdict gets stronger by what is set aside.
 
 Equivalence: two one-sided tests (Schuirmann, 1987) with a margin that is stated beforehand, each at 5 %.
 """
@@ -105,7 +107,9 @@ def compute_p_beyond(sources: Sources, margin: float, centre: float = 0.0) -> fl
     return min(2 * min(sources.p_above(centre + margin), sources.p_below(centre - margin)), 1.0)
 
 
-Judgement = Literal["replicates", "holds in our variant", "contradicted", "inconclusive", "not run"]
+Judgement = Literal[
+    "replicates", "holds in our variant", "contradicted", "opposite sign in our variant", "inconclusive", "not comparable", "not run"
+]
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,7 @@ class ClaimTests:
     p_against: float
     own_row: bool  # the paper's own row and protocol
     run: bool = True
+    comparable: bool = True  # with the paper's row
 
 
 def compute_claim_tests(sources: Sources, direction: int, *, own_row: bool, bound: float = 0.0, margin: float | None = None) -> ClaimTests:
@@ -143,6 +148,10 @@ def judge(claims: Sequence[ClaimTests], level: float = LEVEL) -> list[Judgement]
 
 
 def _judge_claim(claim: ClaimTests, p_for: float, p_against: float, level: float) -> Judgement:
+    if not claim.comparable:
+        return "not comparable"
     if p_for < level:
         return "replicates" if claim.own_row else "holds in our variant"
-    return "contradicted" if p_against < level else "inconclusive"
+    if p_against < level:
+        return "contradicted" if claim.own_row else "opposite sign in our variant"
+    return "inconclusive"

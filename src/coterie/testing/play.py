@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.arrays import Ids
+from coterie.core.arrays import Floats, Ids, find_positions
 from coterie.core.asks import Gradient, ModelAsk, Reply, Train
-from coterie.core.local import Local
+from coterie.core.local import MODEL, Local
 from coterie.core.method import Context, Method, Round, T
 from coterie.core.plan import Plan
 from coterie.core.replies import assemble
@@ -83,8 +83,15 @@ def zero_updates(stamped: StampedAsk, number: int, reply: Any) -> Any:
     """Training changes nothing and every gradient is zero."""
     ask = stamped.ask
     if isinstance(ask, Train) and ask.sketch is None:
-        return replace(reply, vectors=ask.models[ask.start])
+        return replace(reply, vectors=ask.get_sent_models(reply.clients), more=_get_further_starts(ask, reply.clients))
     return replace(reply, vectors=np.zeros_like(reply.vectors)) if isinstance(ask, (Train, Gradient)) else reply
+
+
+def _get_further_starts(ask: Train, clients: Ids) -> Floats:
+    """(n, l, d) where the further loops of a local rule begin, of these clients."""
+    received, rule, rows = ask.get_sent_models(clients), ask.local.rule, find_positions(ask.clients, clients)
+    starts = [ask.extra[loop][rows] if loop in ask.extra else received for loop in rule.loops if loop != MODEL] if rule is not None else []
+    return np.stack(starts, axis=1) if starts else np.zeros((len(received), 0, received.shape[1]), dtype=np.float32)
 
 
 def corrupt_reply(client: int, round_: int, spoil: Callable[[Any], Any]) -> Alter:

@@ -5,6 +5,7 @@ import io
 import json
 import zipfile
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,30 @@ def test_letters_gives_no_image_twice_and_says_how_far_amounts_shrank(femnist: P
         load("femnist/letters(clients=60)", data_dir=femnist)
     with pytest.raises(UserError, match="it divides femnist"):
         load("digits/letters(clients=6)")
+
+
+def test_letters_shared_as_the_generator_shares_them_and_with_tests_that_no_client_trains_on(femnist: Path) -> None:
+    """Seven or eight images a letter, of which two are held out and the others shared."""
+    shared = load("femnist/letters(clients=40,classes=10,test=0.2,sharing=all)", data_dir=femnist)
+    apart = load("femnist/letters(clients=40,classes=10,test=0.2,sharing=train)", data_dir=femnist)
+    trained = np.unique(shared.train.indices)
+    assert len(trained) == 72 - 2 * 10
+    assert np.isin(shared.test.indices, trained).all()
+    assert not np.isin(apart.test.indices, trained).any()
+    assert shared.train.indices.tolist() == apart.train.indices.tolist()
+    held = [{*shared.train[u], *shared.test[u]} for u in range(40)]
+    for u, own in enumerate(held):
+        assert sorted(shared.y[shared.test[u]]) == sorted(shared.y[apart.test[u]])
+        assert len(own) == len(shared.train[u]) + len(shared.test[u])  # by one client no image is taken twice
+    ordered = sorted(held, key=len)
+    assert len(ordered[0]) < len(ordered[-1])
+    assert all(fewer <= more for fewer, more in pairwise(ordered))  # all take the first images of a letter
+    assert shared.provenance["sharing"] == "all"
+    assert "shrunk" not in shared.provenance
+    with pytest.raises(UserError, match="cannot use sharing='some'"):
+        load("femnist/letters(sharing=some)", data_dir=femnist)
+    with pytest.raises(UserError, match="too few images of 'a' to be shared"):
+        load("femnist/letters(test=0.9,sharing=all)", data_dir=femnist)
 
 
 def test_femnist_with_an_array_missing_or_cut_or_other_counts(femnist: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,7 +114,7 @@ def test_lanes_of_all_kinds_get_the_same_answers_together_and_alone(most: int, m
         *stamped(world, *kinds[:2], part="validation"),
         *stamped(world, *kinds[:2], part="central"),
         *stamped(world, *(Serving.one(everybody[:1], model) for model in models[:3]), part="central"),
-        *stamped(world, *kinds[:2], share=Share(half=0), part="train"),
+        *stamped(world, *kinds[:2], share=Share(fold=0), part="train"),
         *stamped(world, *kinds[:2], answers=True),
     ]
     with BatchedEngine(world, threads=2) as engine:

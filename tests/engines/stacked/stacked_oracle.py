@@ -105,7 +105,7 @@ def oracle(world: World, job: TrainingJob, optimizer: Optimizer = "sgd") -> tupl
             anchor=start if job.anchors is None else space.to_tensor(job.anchors[i]),
             linear=None if job.linear is None else space.to_tensor(job.linear[i]),
         )
-        steps[i], _ = train_client(space, visit, local)
+        steps[i] = train_client(space, visit, local).steps
         vectors[i] = read_vector(space.module)
     return vectors, steps
 

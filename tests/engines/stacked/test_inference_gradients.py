@@ -68,7 +68,7 @@ def test_lanes_ask_together_and_each_has_its_own_answer(monkeypatch: pytest.Monk
     asks: list[Gradient] = [
         Gradient(np.array([0, 3, 5]), models[:1]),
         Gradient(np.array([1, 3]), models, start=np.array([2, 0])),
-        Gradient(np.array([2, 4]), models[1:2], share=Share(half=0)),
+        Gradient(np.array([2, 4]), models[1:2], share=Share(fold=0)),
     ]
     calls = list[int]()
     whole = compute_stacked_gradients

@@ -10,21 +10,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from coterie.core.arrays import Floats, Ints
+from coterie.core.arrays import Floats
 from coterie.core.asks import Train
 from coterie.core.local import MODEL, Local, LocalRule, Step
 from coterie.core.model import read_vector
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.client_training import ClientTraining, train_client
+from coterie.engines.client_training import ClientTraining, VisitResult, train_client
 from coterie.engines.engine import StampedAsk
 from coterie.engines.jobs import TrainingJob
 from coterie.engines.loop import LoopEngine
 from coterie.engines.routes import choose_route
-from coterie.engines.stacked.local_rules import RuleJob
+from coterie.engines.stacked.local_rules import RuleJob, RuleResult
 from coterie.engines.workspace import Workspace
 from coterie.engines.world import World
 from coterie.methods.ditto import OWN_MODEL, DittoRule
 from coterie.methods.moon import PREVIOUS_MODEL, MOONRule
+from coterie.methods.reporting_rules import LossRule, MixtureRule
 from coterie.testing import worlds
 from engines.stacked.stacked_oracle import Smooth, job_for, noise_world, oracle, route, worst
 
@@ -78,6 +79,10 @@ RULES: dict[str, LocalRule] = {
     "beside": DittoRule(lam=0.7, own_epochs=3),
     "decoupled": Decoupled(),
     "part": PartOnly(),
+    "losses": LossRule(first=3, last=True),
+    "mixture": MixtureRule(components=3),
+    "by class": MixtureRule(components=2, classes=3),
+    "E-step": MixtureRule(components=2, trains=False),
 }
 
 
@@ -108,14 +113,15 @@ def rule_jobs(draw: st.DrawFn) -> tuple[World, RuleJob, int]:
         mu=np.array(draw(st.lists(st.sampled_from([0.0, 1.0]), min_size=n, max_size=n))),
         linear=noise[0] if draw(st.booleans()) else None,
     )
-    extra = {name: noise[1 + place] for place, name in enumerate(rule.needs)}
+    extra = {name: noise[1 + place % 2] for place, name in enumerate(rule.needs)}
+    extra |= {name: np.abs(noise[0, :, :length]) + 0.1 for name, length in rule.numbers.items()}
     return world, RuleJob(job, rule, local, extra), draw(st.sampled_from([1, SMALL, 1 << 30]))
 
 
-def by_loop(world: World, whole: RuleJob) -> tuple[Floats, Ints, Floats]:
+def by_loop(world: World, whole: RuleJob) -> RuleResult:
     """The same trainings, one by one and in float64."""
     space, job = Workspace(world, torch.device("cpu"), torch.float64), whole.job
-    vectors, steps, more = [], [], []
+    vectors, results = list[Floats](), list[VisitResult]()
     for i, row in enumerate(job.start):
         start = space.to_tensor(job.models[row])
         visit = ClientTraining(
@@ -128,23 +134,23 @@ def by_loop(world: World, whole: RuleJob) -> tuple[Floats, Ints, Floats]:
             linear=None if job.linear is None else space.to_tensor(job.linear[i]),
             extra={name: space.to_tensor(rows[i]) for name, rows in whole.extra.items()},
         )
-        taken, further = train_client(space, visit, whole.local)
+        results.append(train_client(space, visit, whole.local))
         vectors.append(read_vector(space.module))
-        steps.append(taken)
-        more.append([vector.to(torch.float32).numpy() for vector in further])
-    loops = len(whole.rule.loops) - 1
-    return np.stack(vectors), np.array(steps), np.array(more, np.float32).reshape(len(steps), loops, job.models.shape[1])
+    more = [[vector.to(torch.float32).numpy() for vector in result.further] for result in results]
+    further = np.array(more, np.float32).reshape(len(more), len(whole.rule.loops) - 1, job.models.shape[1])
+    losses, summary = np.stack([result.losses for result in results]), np.stack([result.summary for result in results])
+    return RuleResult(np.stack(vectors), np.array([result.steps for result in results]), further, losses, summary)
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(rule_jobs())
 def test_agrees_with_the_loop_on_random_jobs(case: tuple[World, RuleJob, int]) -> None:
     world, whole, memory = case
-    vectors, steps, more = route(world, memory, dtype=torch.float64).train_by_rule(whole)
-    expected, taken, further = by_loop(world, whole)
-    assert worst((vectors, steps), (expected, taken)) < 1e-5
-    assert more.shape == further.shape
-    np.testing.assert_allclose(more, further, atol=1e-5)
+    found, expected = route(world, memory, dtype=torch.float64).train_by_rule(whole), by_loop(world, whole)
+    assert worst(found[:2], expected[:2]) < 1e-5
+    for name in ("more", "losses", "summary"):
+        assert getattr(found, name).shape == getattr(expected, name).shape
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=1e-5)
 
 
 def plain_job(world: World, **settings: Any) -> tuple[TrainingJob, Local]:
@@ -154,11 +160,10 @@ def plain_job(world: World, **settings: Any) -> tuple[TrainingJob, Local]:
 def test_a_rule_of_the_loss_alone_is_plain_training() -> None:
     world = noise_world(Smooth(), (6,), [9, 1, 4, 23])
     job, local = plain_job(world, mu=np.array([0, 0.5, 0, 1.0]))
-    vectors, steps, more = route(world).train_by_rule(RuleJob(job, Plain(), local, {}))
-    assert more.shape[1] == 0
-    assert worst((vectors, steps), oracle(world, job)) < 1e-5
-    expected, taken, _ = by_loop(world, RuleJob(job, Plain(), local, {}))
-    assert worst((expected, taken), oracle(world, job)) < 1e-7
+    found = route(world).train_by_rule(RuleJob(job, Plain(), local, {}))
+    assert found.more.shape[1] == found.losses.shape[1] == found.summary.shape[1] == 0
+    assert worst(found[:2], oracle(world, job)) < 1e-5
+    assert worst(by_loop(world, RuleJob(job, Plain(), local, {}))[:2], oracle(world, job)) < 1e-7
 
 
 def test_models_that_are_only_looked_at_do_not_move() -> None:
@@ -167,8 +172,8 @@ def test_models_that_are_only_looked_at_do_not_move() -> None:
     job = job_for(world, batch_size=np.full(4, 12))
     local = Local(batch_size=12, lr=0.1, rule=MOONRule(mu=0.0, temperature=1.0))
     extra = {PREVIOUS_MODEL: job.models[job.start] + 1}
-    seen, _, _ = by_loop(world, RuleJob(job, local.rule, local, extra))  # type: ignore[arg-type]
-    twice, _, _ = by_loop(world, RuleJob(job, Plain(), local.replace(rule=Plain()), {}))
+    seen = by_loop(world, RuleJob(job, local.rule, local, extra)).vectors  # type: ignore[arg-type]
+    twice = by_loop(world, RuleJob(job, Plain(), local.replace(rule=Plain()), {})).vectors
     weights = [s for s in world.model.layout.slices if s.kind == "weight"]
     for s in weights:
         np.testing.assert_allclose(seen[:, s.begin : s.end], twice[:, s.begin : s.end], atol=1e-6)
@@ -191,10 +196,10 @@ def test_a_loop_starts_where_the_ask_says() -> None:
     own = np.random.default_rng(0).normal(size=(2, world.model.layout.size)).astype(np.float32)
     rule = DittoRule(lam=1.0, own_epochs=None)
     whole = RuleJob(job, rule, Local(rule=rule), {OWN_MODEL: own})
-    for vectors, steps, more in (route(world).train_by_rule(whole), by_loop(world, whole)):
-        assert steps.tolist() == [0, 0]
-        np.testing.assert_array_equal(vectors, job.models[job.start])
-        np.testing.assert_array_equal(more[:, 0], own)
+    for found in (route(world).train_by_rule(whole), by_loop(world, whole)):
+        assert found.steps.tolist() == [0, 0]
+        np.testing.assert_array_equal(found.vectors, job.models[job.start])
+        np.testing.assert_array_equal(found.more[:, 0], own)
 
 
 @pytest.mark.parametrize("memory", [1, SMALL])

@@ -74,6 +74,8 @@ class ServedModels:
                 f"{key.method} has no trained model for {', '.join(without[:3])}{', ...' if len(without) > 3 else ''}: it never took part "
                 "in a round that trained; choose another --method, or run more rounds with a larger cohort."
             )
+        if self.serving.neighbours is not None:
+            raise UserError(f"{key.method} answers from clients' own samples, which a bundle does not hold: export it without knn.")
         own = self.serving.take(np.array([self._rows[number] for number in numbers], dtype=np.int64))
         combined = COMBINED in own.rows
         kept = np.arange(len(own.models)) if combined else np.unique(own.rows)
@@ -198,7 +200,7 @@ def find_recommendation(folder: Path, method: str | None) -> Recommendation | No
 
 def serve_clients(study: Study, lane: Lane, engine: Engine, clients: Ids) -> ServedModels:
     """What a lane that has reached its end serves these clients."""
-    script = lane.method.serve(lane.state, clients, lane.context(lane.round_, with_unseen=True))
+    script = lane.serve(lane.state, clients, lane.context(lane.round_, with_unseen=True))
     serving = run_script(script, engine, seed=lane.derived_seed, round_=lane.round_, draw=lane.key.draw)
     world, missing = study.worlds[lane.key.draw], frozenset[int]()
     if lane.method.is_local:

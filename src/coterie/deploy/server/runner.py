@@ -121,6 +121,7 @@ def make_deliveries(
         lane.resume_from(states[lane.key].end, states[lane.key].state)
         script = lane.method.serve(lane.state, roster.available, lane.context(lane.round_))
         serving = run_script(script, engine, seed=lane.derived_seed, round_=lane.round_, draw=lane.key.draw)
+        serving = replace(serving, neighbours=None)  # of knn the model is delivered: samples are the client's own
         names = name_models(lane, serving, roster.ids)
         found = {}
         sites = np.array([members.members[int(c)].site for c in serving.clients], dtype=object)

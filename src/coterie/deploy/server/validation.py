@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.core.arrays import Array, Ints, find_positions
 from coterie.core.asks import Ask, Errors, Evaluate, Evaluated, Gradients, LossTable, Refusal, Reply, Train, Trained
+from coterie.core.descriptions import Described, Subspaces
 from coterie.core.local import MODEL
 from coterie.deploy.messages import (
     AskBatch,
@@ -199,16 +200,29 @@ def _fits_tests(value: Ints, reply: Evaluated, asked: ReplyContext) -> bool:
     return bool(np.any([way.all(axis=1) for way in ways] + [total[:, 0] == 0], axis=0).all())
 
 
+def _are_directions(value: Any, *_: Any) -> bool:
+    lengths = np.linalg.norm(value.astype(np.float64), axis=-1)
+    return bool((np.isclose(lengths, 1.0, atol=1e-3) | (lengths == 0)).all())
+
+
 COUNTS = Rule(f"whole numbers from 0 to {MOST:,}", lambda value, *_: _is_countable(value))
 AT_LEAST_ZERO = Rule("not below zero", lambda value, *_: not (value < 0).any())
 SIZES = (COUNTS, Rule("no more samples than the site's card has", _fits_card, Refusal.MISCOUNTED))
+COUNTS_WITHIN = (COUNTS, Rule("no more than the client's samples", lambda value, reply, _: bool((value <= reply.sizes[:, None]).all())))
 BY_CLASS = Rule(f"whole numbers from 0 to {MOST:,}, one for each class", _has_classes)
 
 REPLIES: Mapping[type[Reply], Rules] = {
     Trained: {
         "sizes": SIZES,
         "steps": (COUNTS, Rule("no more steps than the epochs asked for take", _fits_work)),
+        "summary": (AT_LEAST_ZERO,),
     },
+    Described: {
+        "sizes": SIZES,
+        "counts": COUNTS_WITHIN,
+        "deviations": (AT_LEAST_ZERO,),
+    },
+    Subspaces: {"sizes": SIZES, "counts": COUNTS_WITHIN, "bases": (Rule("directions of length one, or zeros", _are_directions),)},
     Gradients: {"sizes": SIZES},  # a loss that has been noised may lie below zero
     LossTable: {"sizes": SIZES, "losses": (AT_LEAST_ZERO,)},
     Errors: {"sizes": SIZES, "labels": (AT_LEAST_ZERO,), "probabilities": (AT_LEAST_ZERO,)},

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from coterie.core.arrays import Doubles, Ints
-from coterie.core.asks import Ask, Errors, Evaluate, Evaluated, Gradients, LossTable, Reply
+from coterie.core.asks import Ask, Errors, Evaluate, Evaluated, Gradients, LossTable, Reply, Trained
+from coterie.core.descriptions import Described, Subspaces
 from coterie.core.serving import COMBINED
 from coterie.deploy.site.policy import Policy
 
@@ -72,18 +73,38 @@ class Discloser:
             )
             reply = replace(reply, labels=np.sqrt(labels), probabilities=np.sqrt(chances))
         elif isinstance(reply, Gradients) and self.rounds and not noised and reply.losses.any():  # zeros beside a sketch disclose nothing
-            models = replace(question, models=[[b""]] * len(reply))
-            reply = replace(reply, losses=self._rounded(np.minimum(reply.losses, self.limit)[:, None], self.limit, models)[:, 0])
+            reply = replace(reply, losses=self._round_columns(np.minimum(reply.losses, self.limit)[:, None], self.limit, question)[:, 0])
+        elif isinstance(reply, Trained) and self.rounds and not noised:
+            reply = replace(
+                reply,
+                losses=self._round_columns(np.minimum(reply.losses, self.limit), self.limit, question, "losses"),
+                summary=self._round_columns(reply.summary, 1.0, question, "summary"),
+            )
+        if isinstance(reply, Described | Subspaces):
+            reply = self._describe(reply)
         if self.policy.discloses_sizes:
             return reply
         withheld = [name for name in ("sizes", "steps") if name in reply.columns()]  # steps disclose samples, too
         return replace(reply, **{name: np.ones_like(getattr(reply, name)) for name in withheld})
+
+    def _describe(self, reply: Described | Subspaces) -> Reply:
+        """Classes of fewer samples than a client answers from look like classes that it has none of; counts leave where sizes do."""
+        kept = reply.counts >= self.policy.minimum_samples
+        counts = np.where(kept, reply.counts if self.policy.discloses_sizes else 1, 0)
+        if isinstance(reply, Subspaces):
+            return replace(reply, counts=counts, bases=np.where(kept[..., None, None], reply.bases, np.float32(0)))
+        return replace(reply, counts=counts, means=reply.means * kept[..., None], deviations=reply.deviations * kept[..., None])
 
     def tests(self, actual: Ints, data: Sequence[str]) -> Ints:
         """(n, C) the test samples by class on a site's card."""
         if not self.policy.discloses_classes:
             return np.zeros_like(actual)
         return np.array([self._totals(row, name, "test") for row, name in zip(actual, data, strict=True)], np.int64).reshape(actual.shape)
+
+    def _round_columns(self, values: Doubles, most: float, question: RoundingContext, name: str = "") -> Doubles:
+        """The same of numbers that leave beside a model or gradient: each column has one rounding for all models."""
+        columns = [b"" if j == 0 else str(j).encode() for j in range(values.shape[1])]
+        return self._rounded(values, most, replace(question, models=[columns] * len(values)), name)
 
     def _rounded(self, values: Doubles, most: float, question: RoundingContext, name: str = "") -> Doubles:
         """(n, k) means over samples of what is at most `most` for each of them."""

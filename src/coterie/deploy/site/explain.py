@@ -40,6 +40,9 @@ def describe_disclosure(name: AskName, policy: Policy, numbers: str) -> Iterator
     match name:
         case "Train":
             yield f"Leaves: the trained model of each client ({numbers}){count}{' and steps' if policy.discloses_sizes else ''}."
+            if not isinstance(policy.privacy, DpSgd) and {"LossRule", "MixtureRule"} & set(policy.rules):
+                by_class = ", also by class: how many training samples of each there are" if policy.label_shares else ""
+                yield f"A local rule may add losses of its steps (LossRule) and mean responsibilities (MixtureRule){by_class}{how}."
             if isinstance(policy.privacy, DpSgd):
                 yield "An honest-but-curious server learns little of any one training sample: each step of the training is noised."
             elif noised:
@@ -70,6 +73,15 @@ def describe_disclosure(name: AskName, policy: Policy, numbers: str) -> Iterator
         case "AskErrors":
             yield f"Leaves: how wrong every model sent is on the client's training part{how}{count}."
             yield "An honest-but-curious server learns as from Losses."
+        case "Describe":
+            by_class = ", and of each class with enough samples" if policy.label_shares and not noised else ""
+            features = f"means and deviations of the features before the model's last layer{by_class}{', noised' * noised}"
+            yield f"Leaves: of each client, {features}{count}."
+            yield "Of a softmax regression, or of a model that the server makes up, these are means of the samples themselves."
+        case "AskSubspaces":
+            by_class = " of each class with enough samples" if policy.label_shares else ""
+            yield f"Leaves: of each client, the main directions of its samples{by_class}{count}."
+            yield "Of images these are images: the first looks like their mean."
         case "Evaluate":
             details = "right answers, predictions and samples by class" if policy.discloses_classes else "accuracy"
             exact = "" if policy.discloses_sizes else " in hundredths"

@@ -6,14 +6,15 @@ hold nothing of the data.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from math import isfinite
+from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.core.asks import Ask, AskErrors, Evaluate, Gradient, Losses, Share, Train
+from coterie.core.asks import MAX_FOLDS, Ask, AskErrors, Evaluate, Gradient, Losses, Share, Train
+from coterie.core.descriptions import AskSubspaces, Describe
 from coterie.core.local import Local, LocalRule
-from coterie.core.serving import COMBINED, Mixture, Serving
+from coterie.core.serving import COMBINED, Mixture, Neighbours, Serving
 from coterie.core.vectors import Sketch
 from coterie.deploy.messages import Denial
 from coterie.deploy.site.ledger import Book
@@ -21,9 +22,14 @@ from coterie.deploy.site.policy import ClipNoise, DpSgd
 from coterie.engines.engine import StampedAsk
 from coterie.engines.sampling import count_steps
 from coterie.engines.sketching import get_sketch
+from coterie.methods.apfl import APFLRule
 from coterie.methods.combiners import AccuracyGate, Mean, MostConfident, Online, OwnExpert
 from coterie.methods.ditto import DittoRule
+from coterie.methods.fedala import ALARule
 from coterie.methods.moon import MOONRule
+from coterie.methods.pfedgraph import GraphRule
+from coterie.methods.private import PartRule
+from coterie.methods.reporting_rules import LossRule, MixtureRule
 
 if TYPE_CHECKING:
     from coterie.deploy.site.policy import Policy
@@ -44,6 +50,7 @@ class AskSizes:
     numbers: int  # of a model here
     classes: int
     epochs: int  # that the policy trains in one ask
+    features: int  # numbers of a sample here
 
     def __getitem__(self, name: str) -> int:
         return int(getattr(self, name))
@@ -139,11 +146,27 @@ def _check_vectors(value: Any, sizes: AskSizes) -> str:
     """What a local rule needs, by name: a vector for each client."""
     if not isinstance(value, Mapping) or any(short_text(name, sizes) for name in value):
         return "vectors by name"
-    each = array(np.float32, "clients", "numbers")
-    return next((f"for each name {wanted}" for wanted in (each(rows, sizes) for rows in value.values()) if wanted), "")
+    # how long each is, is its rule's question: see `_check_ranges`
+    found = (array(np.float32, "clients", getattr(rows, "shape", (0, 0))[-1])(rows, sizes) for rows in value.values())
+    return next((f"for each name {wanted}" for wanted in found if wanted), "")
+
+
+def _check_finite(value: Any, sizes: AskSizes) -> str:
+    return "" if isinstance(value, float) and isfinite(value) else "a finite number"
+
+
+def _check_marks(value: Any, sizes: AskSizes) -> str:
+    """Which tensors are trained; that they are as many as the model has is found when it is."""
+    return (
+        "" if isinstance(value, tuple) and len(value) <= MAX_TENSORS and all(isinstance(each, bool) for each in value) else "true or false"
+    )
 
 
 COUNT = 1 << 53
+MAX_FEATURES = 1 << 16  # numbers of a description
+MAX_DIRECTIONS = 10  # of the samples of a class: more would be the samples
+MAX_STEP_LOSSES, MAX_COMPONENTS = 100, 100  # losses of steps that one training sends back, and models that it has responsibilities of
+MAX_TENSORS = 1 << 16
 
 _MODEL_ASK: dict[str, Check] = {
     "clients": array(np.int64, "clients"),  # which of them are here is the policy's question
@@ -159,7 +182,7 @@ COMBINERS = (Mixture, Online, Mean, MostConfident, AccuracyGate, OwnExpert)
 
 FIELDS: dict[type, dict[str, Check]] = {
     StampedAsk: {
-        "ask": one_of(Train, Gradient, Losses, AskErrors, Evaluate),
+        "ask": one_of(Train, Gradient, Losses, AskErrors, Evaluate, Describe, AskSubspaces),
         "seed": integer(0, WORD),
         "round_": integer(0, COUNT),  # the policy sets the last
         "draw": integer(0, COUNT),
@@ -181,6 +204,20 @@ FIELDS: dict[type, dict[str, Check]] = {
     Gradient: {**_MODEL_ASK, "sketch": optional(one_of(Sketch))},
     Losses: {**_MODEL_ASK, "part": choice("train", "validation", "test"), "loss_limit": _LIMIT},
     AskErrors: _MODEL_ASK,
+    Describe: {
+        **_MODEL_ASK,
+        "size": integer(1, MAX_FEATURES),
+        "key": optional(integer(0, WORD)),
+        "classes": integer(0, "classes"),  # none, or all: see `_check_ranges`
+        "part": choice("train", "validation", "test"),
+    },
+    AskSubspaces: {
+        **_MODEL_ASK,
+        "models": array(np.float32, "models", 0),
+        "size": integer("features", "features"),
+        "directions": integer(1, MAX_DIRECTIONS),
+        "classes": integer(0, "classes"),
+    },
     Evaluate: {
         "serving": one_of(Serving),
         "part": choice("train", "validation", "test", "central"),  # the last is refused with a reason of its own
@@ -195,8 +232,21 @@ FIELDS: dict[type, dict[str, Check]] = {
         "rows": array(np.int64, "clients", least=COMBINED),  # and below the number of models: see `_serving`
         "combiner": optional(one_of(*COMBINERS)),
         "places": array(np.int64, "clients", least=0),
+        "neighbours": optional(one_of(Neighbours)),
     },
-    Share: {"half": optional(choice(0, 1)), "label": optional(integer(0, "classes"))},
+    Neighbours: {
+        "count": integer(1, COUNT),
+        "scale": number(above=True),
+        "weights": lambda value, sizes: array(np.float64, _get_length(value), least=0, most=1)(value, sizes),
+    },
+    Share: {
+        "fold": optional(integer(0, MAX_FOLDS - 1)),  # and below their number: see `_check_ranges`
+        "label": optional(integer(0, "classes")),
+        "folds": integer(2, MAX_FOLDS),
+        "rest": boolean,
+        "left_out": optional(integer(0, MAX_FOLDS - 1)),
+        "left_out_folds": integer(2, MAX_FOLDS),
+    },
     Sketch: {"size": integer(1, COUNT), "key": integer(0, WORD), "clip": optional(number(above=True)), "noise": number()},
     Local: {
         "epochs": integer(1, "epochs"),
@@ -212,6 +262,12 @@ FIELDS: dict[type, dict[str, Check]] = {
     },
     DittoRule: {"lam": number(), "own_epochs": optional(integer(1, "epochs"))},
     MOONRule: {"mu": number(), "temperature": number(above=True)},
+    LossRule: {"first": integer(0, MAX_STEP_LOSSES), "last": boolean},
+    MixtureRule: {"components": integer(1, MAX_COMPONENTS), "classes": integer(0, "classes"), "trains": boolean},
+    ALARule: {"rate": number(above=True), "adapts": _check_marks},
+    APFLRule: {},
+    GraphRule: {"weight": _check_finite},
+    PartRule: {"trains": _check_marks, "is_shared": boolean},
     Mixture: {"weights": lambda value, sizes: array(np.float64, _get_length(value), "models")(value, sizes)},
     Online: {"per_class": boolean, "frozen": boolean, "weights": optional(array(np.float64, "models", "classes"))},
     Mean: {},
@@ -238,6 +294,7 @@ def find_fault(stamped: Any, world: "World", policy: "Policy") -> str | None:
         world.model.layout.size,
         len(world.federation.classes),
         policy.maximum_epochs,
+        prod(world.federation.x.shape[1:]),
     )
     return _find_record_fault(stamped, sizes) or _check_ranges(ask, sizes) or _check_steps(ask, world, policy)
 
@@ -266,20 +323,44 @@ def _check_foreign_value(value: Any) -> str:
 
 def _check_ranges(ask: Any, sizes: AskSizes) -> str | None:
     """What concerns two fields at once."""
+    if ask.share is not None and ask.share.fold is not None and ask.share.fold >= ask.share.folds:
+        return f"{type(ask).__name__} is about fold {ask.share.fold}: there are {ask.share.folds}, counted from 0."
+    if ask.share is not None and ask.share.left_out is not None and ask.share.left_out >= ask.share.left_out_folds:
+        return f"{type(ask).__name__} leaves out fold {ask.share.left_out}: there are {ask.share.left_out_folds}, counted from 0."
     if isinstance(ask, Evaluate):
         serving = ask.serving
         if len(serving.rows) and serving.rows.max() >= sizes.models:
             return f"Serving names model {serving.rows.max()}: {sizes.models} were sent."
         if (serving.rows == COMBINED).any() and serving.combiner is None:
             return "Serving has clients whose models are combined, and no combiner."
+        if serving.neighbours is not None and len(serving.places) and serving.places.max() >= len(serving.neighbours.weights):
+            return f"Serving names place {serving.places.max()}: its neighbours have {len(serving.neighbours.weights)}."
         known = serving.combiner.weights if isinstance(serving.combiner, Mixture) else getattr(serving.combiner, "experts", None)
         if known is not None and len(serving.places) and serving.places.max() >= len(known):
             return f"Serving names place {serving.places.max()}: its combiner has {len(known)}."
         return None
     if len(ask.start) and ask.start.max() >= sizes.models:
         return f"{type(ask).__name__} begins from model {ask.start.max()}: {sizes.models} were sent."
-    if isinstance(ask, Train) and set(ask.extra) != set(ask.local.rule.needs if ask.local.rule is not None else ()):
+    if isinstance(ask, Describe | AskSubspaces) and ask.classes not in (0, sizes.classes):
+        return f"{type(ask).__name__} is by {ask.classes} classes: there are {sizes.classes}."
+    return _check_rule_ranges(ask, sizes) if isinstance(ask, Train) else None
+
+
+def _check_rule_ranges(ask: Train, sizes: AskSizes) -> str | None:
+    """Whether a training brings what its rule needs, as long as the rule wants it."""
+    rule = ask.local.rule
+    if set(ask.extra) != set(rule.needs if rule is not None else ()):
         return "Train brings vectors that its local rule does not need."
+    if rule is None:
+        return None
+    if isinstance(rule, MixtureRule) and rule.classes not in (0, sizes.classes):
+        return f"MixtureRule is by {rule.classes} classes: there are {sizes.classes}."
+    for name, rows in ask.extra.items():
+        length = rule.numbers.get(name, sizes.numbers)
+        if rows.shape[1] != length:
+            return f"Train brings {rows.shape[1]} numbers of {abbreviate(name)} for each client: its local rule needs {length}."
+        if name in rule.numbers and rows.min(initial=0.0) < 0:
+            return f"Train brings a number below 0 of {abbreviate(name)}: its local rule needs weights or shares."
     return None
 
 
@@ -372,6 +453,15 @@ def find_denials(policy: "Policy", stamped: "StampedAsk", world: "World") -> Ite
     if isinstance(ask, Train) and ask.local.rule is not None and get_rule_name(ask.local.rule) not in policy.rules:
         allowed = ", ".join(policy.rules) or "none"
         yield f"The local rule {get_rule_name(ask.local.rule)!r} may not run here: the site's policy names {allowed}."
+    if isinstance(ask, Train) and ask.local.rule is not None and ask.local.rule.reveals_labels and not policy.label_shares:
+        yield f"{kind} with sums by class is not answered: the site's policy keeps label counts ('label_shares' is false)."
+    if isinstance(ask, AskSubspaces) and isinstance(policy.privacy, ClipNoise):
+        yield f"{kind} is not answered under clip+noise: noise on directions hides no sample."
+    elif isinstance(ask, Describe | AskSubspaces) and ask.classes:
+        if not policy.label_shares:
+            yield f"{kind} by class is not answered: the site's policy keeps label counts ('label_shares' is false)."
+        if isinstance(policy.privacy, ClipNoise):
+            yield f"{kind} by class is not answered under clip+noise, which keeps label counts: ask for descriptions of all samples."
     if isinstance(policy.privacy, ClipNoise) and share is not None and share.label is not None:
         yield f"{kind} about one class is not answered under clip+noise: which clients answer would show which clients have samples of it."
     if isinstance(policy.privacy, DpSgd):

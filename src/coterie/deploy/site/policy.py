@@ -108,6 +108,8 @@ def _is_listed(spec: str, names: Iterable[str]) -> bool:
     return spec in names or all(part in names for part in parts)
 
 
+UNUSUAL_ASKS: tuple[AskName, ...] = ("Describe", "AskSubspaces")  # which show means of features, or directions of samples
+USUAL_ASKS: tuple[AskName, ...] = tuple(name for name in ASKS if name not in UNUSUAL_ASKS)
 SKETCHED: tuple[AskName, ...] = ("SketchedTrain", "SketchedGradient")  # answered, too, where the whole is
 
 # Coterie's own; listed here so that reading a policy needs no torch
@@ -116,7 +118,8 @@ BUILT_MODELS = ("cnn", "densenet121", "lstm", "mclr", "mlp", "resnet18", "resnet
 # These read a file or folder of the site, or the hub, that the server names: only where the site lists them.
 READING_MODELS = ("efficientnet_lite0", "fusion", "lm", "text")
 OWN_MODELS = tuple(sorted((*BUILT_MODELS, *READING_MODELS)))
-OWN_RULES = ("DittoRule", "MOONRule")  # Ditto's and MOON's
+# PartRule is that of private layers
+OWN_RULES = ("ALARule", "APFLRule", "DittoRule", "GraphRule", "LossRule", "MOONRule", "MixtureRule", "PartRule")
 
 # Words that are choices of a model's own, by its setting: no other text of a spec is read as anything but a name in `model_files`.
 _IMAGE: dict[str, tuple[str, ...]] = {"stem": ("cifar", "imagenet"), "norm": ("batch", "group")}
@@ -152,7 +155,7 @@ Names = Annotated[tuple[str, ...], Field(strict=False)]  # TOML has lists
 class Policy(PolicyTable):
     """What a site answers and what may leave it, with defaults."""
 
-    asks: Annotated[tuple[AskName, ...], Field(strict=False)] = ASKS
+    asks: Annotated[tuple[AskName, ...], Field(strict=False)] = USUAL_ASKS
     models: Names = BUILT_MODELS  # by name; others as package.module:Class
     rules: Names = OWN_RULES  # local rules, likewise
     maximum_rounds: Annotated[int, Field(ge=0)] = 1000
@@ -161,7 +164,7 @@ class Policy(PolicyTable):
     asks_per_run: Annotated[int, Field(ge=0)] = 100_000
     models_per_run: Annotated[int, Field(ge=0)] = 50_000  # on which one client is evaluated: Losses, AskErrors, Evaluate
     models_in_all: Annotated[int, Field(ge=0)] = 500_000  # the same over all runs on a client's data
-    minimum_samples: Annotated[int, Field(ge=1)] = 10  # a client that would answer from fewer is silent
+    minimum_samples: Annotated[int, Field(ge=1)] = 10  # a client that would answer from fewer, or from all but fewer, is silent
     message_megabytes: Annotated[float, Field(gt=0)] = 256.0  # of one ask or one reply
     rounding: Annotated[int, Field(ge=1)] = 3  # samples that losses and counts of evaluations are rounded to; 1: exact
     sample_counts: bool = True  # whether the server learns how many samples a client has
@@ -319,6 +322,8 @@ DEFAULT_POLICY = """\
 
 # The questions that are answered. Take out what your methods do not need: FedAvg needs Train (and Evaluate, to be judged).
 # Where Train or Gradient may not leave, "SketchedTrain" and "SketchedGradient" let random projections of updates and gradients out.
+# "Describe" lets means and deviations of the features before a model's last layer out; of a softmax regression these are the samples' own.
+# "AskSubspaces" lets the main directions of the samples out: of images these are images.
 asks = ["Train", "Gradient", "Losses", "AskErrors", "Evaluate"]
 
 # How many directions such sketches may show, in all runs together, and never more than half of the model's. Asked again with the same
@@ -328,7 +333,7 @@ sketch_numbers = 256
 # The models and local rules that may run here. One that is not Coterie's is code that you run: it must be named, as
 # "package.module:Class".
 models = ["cnn", "densenet121", "lstm", "mclr", "mlp", "resnet18", "resnet50", "rnn"]
-rules = ["DittoRule", "MOONRule"]
+rules = ["ALARule", "APFLRule", "DittoRule", "GraphRule", "LossRule", "MOONRule", "MixtureRule", "PartRule"]
 
 # Asks that are stamped with a later round are not answered. (What a site gives away in one round this does not limit: 'privacy' does.)
 maximum_rounds = 1000
@@ -343,7 +348,8 @@ asks_per_run = 100000
 models_per_run = 50000
 models_in_all = 500000
 
-# A client that would answer from fewer samples than this is silent. An answer from one sample is nearly that sample.
+# A client that would answer from fewer samples than this is silent. An answer from one sample is nearly that sample. So is one that would
+# answer from all but fewer: less an answer about all, that is an answer about these few.
 minimum_samples = 10
 
 # Losses, errors and counts of evaluations are rounded at random to what this many samples can change, and one sample's loss is cut.

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from coterie._util.errors import UserError
 from coterie.core.arrays import Bools, Doubles, Floats, Ints, Words, find_positions
 from coterie.core.asks import Ask, Errors, Evaluated, Gradient, Gradients, LossTable, Reply, Train, Trained
+from coterie.core.descriptions import Described
 from coterie.core.layout import Layout
 from coterie.core.local import MODEL, make_optimizer
 from coterie.core.model import read_vector, use_torch_seed, write_vector
@@ -74,7 +75,10 @@ def strip_noise(ask: Ask[Any]) -> Ask[Any]:
 
 def count_releases(ask: Ask[Any]) -> int:
     """How many clipped and noised vectors an answer holds for each client."""
-    return 1 + len(_further(ask)) if isinstance(ask, Train) else 1
+    if not isinstance(ask, Train):
+        return 1
+    shapes = ask.row_shapes()
+    return 1 + len(_further(ask)) + (shapes["losses"] != (0,)) + (shapes["summary"] != (0,))
 
 
 def privatise_reply(ask: Ask[Any], reply: Reply, privacy: ClipNoise, layout: Layout, limit: float = 1.0, classes: int = 2) -> Reply:
@@ -89,9 +93,17 @@ def privatise_reply(ask: Ask[Any], reply: Reply, privacy: ClipNoise, layout: Lay
         more = reply.more.copy()
         for place, loop in enumerate(_further(ask)):
             more[:, place] = _add_noise(reply.more[:, place], ask.extra[loop][rows] if loop in ask.extra else received, privacy, layout)
-        return replace(reply, vectors=vectors, more=more)
+        # losses and means of numbers in [0, 1] are bounded, and one release each
+        losses = limit * _add_bounded_noise(reply.losses / limit, privacy.multiplier)
+        return replace(reply, vectors=vectors, more=more, losses=losses, summary=_add_bounded_noise(reply.summary, privacy.multiplier))
     if isinstance(ask, Gradient) and isinstance(reply, Gradients):
         return _add_gradient_noise(reply, privacy, layout)
+    if isinstance(reply, Described):  # overall alone; one clip bounds both moments
+        n, k = len(reply), reply.means[0].size if len(reply) else 0
+        joined = clip_rows(np.concatenate([reply.means.reshape(n, k), reply.deviations.reshape(n, k)], axis=1), privacy.clip)
+        joined = joined + draw_secure_normals(joined.shape, privacy.noise * privacy.clip)
+        shape = reply.means.shape
+        return replace(reply, means=joined[:, :k].reshape(shape), deviations=np.maximum(joined[:, k:], 0.0).reshape(shape))
     if isinstance(reply, LossTable):
         return replace(reply, losses=limit * _add_bounded_noise(reply.losses / limit, privacy.multiplier))
     if isinstance(reply, Errors):

@@ -70,9 +70,7 @@ def make_entry(
         "ask": ask.kind,
         "purpose": _to_loggable(response["purpose"]),
         "part": _to_loggable(response["part"] or "train"),
-        "share": {"half": _to_loggable(share.half), "label": _to_loggable(share.label)}
-        if isinstance(share, Share)
-        else _to_loggable(share),
+        "share": {name: _to_loggable(value) for name, value in vars(share).items()} if isinstance(share, Share) else _to_loggable(share),
         "clients": list(ids),
         "silent": list(silent),
         "bytes_in": sizes.bytes_in,
@@ -88,7 +86,7 @@ def _to_loggable(value: Any) -> int | str | None:
     """A field as the wire had it: what is refused is logged, too, and may be anything, and of any length."""
     small = type(value) is int and value.bit_length() <= 64
     word = isinstance(value, str) and len(value) <= NAME_LENGTH
-    return value if value is None or small or word else abbreviate(value)
+    return value if value is None or isinstance(value, bool) or small or word else abbreviate(value)
 
 
 def compute_norms(ask: Ask[Any], reply: Reply) -> list[float]:
@@ -234,8 +232,14 @@ class SiteWorker:
     def _find_large_enough(self, stamped: StampedAsk) -> Any:
         """Which of the clients asked have the samples: to train on at all, and among those that the ask is about."""
         clients, least, part = _get_clients(stamped), self.policy.minimum_samples, _get_part(stamped)
-        asked_about = Work.bind(stamped, self.world.at_round(stamped.round_)).parts(part).sizes[clients]
+        work = Work.bind(stamped, self.world.at_round(stamped.round_))
+        asked_about, whole = work.parts(part).sizes[clients], work.world.federation.part(part).sizes[clients]
         holds = self.world.federation.train.sizes[clients] >= least
+        share: Share | None = getattr(stamped.ask, "share", None)
+        if share is not None:  # an answer about all but a few, less one about all, is one about these few
+            among = whole if share.outer is None else share.outer.count(whole)
+            for left in (whole - among, among - replace(share, left_out=None).count(among)):
+                holds &= (left >= least) | (left == 0)
         return holds & ((asked_about >= least) | (asked_about == 0))  # an answer from no samples discloses nothing
 
     def _count_models(self, case: _AskCase, book: Book) -> Denial | None:
@@ -404,8 +408,8 @@ def _get_clients(stamped: StampedAsk) -> Any:
 def _describe_question(stamped: StampedAsk) -> str:
     """What beside the model an evaluation depends on."""
     ask, share = stamped.ask, getattr(stamped.ask, "share", None)
-    half = "" if share is None else f" {share.half} {share.label} {stamped.seed if share.half is not None else ''}"
-    return f"{type(ask).__name__} {_get_part(stamped)}{half}"
+    about = "" if share is None else f" {' '.join(map(str, share.key))} {stamped.seed if share.fold is not None else ''}"
+    return f"{type(ask).__name__} {_get_part(stamped)}{about}"
 
 
 def _hash_samples(federation: Federation, samples: Ints) -> str:

@@ -87,13 +87,13 @@ def combine_scores(
     each = getattr(serving.combiner, "combine_each", None)
     together: Doubles | None = None if each is None or sizes is None else each(stacked, sizes)
     if together is not None and sizes is not None:
-        return np.repeat(members, sizes), together, _compute_losses(together, y, task), y
+        return np.repeat(members, sizes), together, compute_score_losses(together, y, task), y
     assert serving.combiner is not None
     answers, labels, owners = [], [], []
     for i, part in _iterate_parts(members, sizes):
         scores = serving.combiner.combine(stacked[:, part], int(serving.places[i]))
         labels.append(y[part])
-        answers.append((scores, _compute_losses(scores, labels[-1], task)))  # sums over classes take the order in which scores lie
+        answers.append((scores, compute_score_losses(scores, labels[-1], task)))  # sums over classes take the order in which scores lie
         owners.append(np.full(len(scores), i))
     found, losses = (np.concatenate(column) for column in zip(*answers, strict=True))
     return np.concatenate(owners), found, losses, np.concatenate(labels)
@@ -109,7 +109,8 @@ def _iterate_parts(members: Ints, sizes: Ints | None) -> Iterator[tuple[int, sli
             yield int(i), slice(int(begin), int(end))
 
 
-def _compute_losses(scores: Doubles, y: Array, task: Task) -> Doubles:
+def compute_score_losses(scores: Doubles, y: Array, task: Task) -> Doubles:
+    """(m,) the loss of each sample, from what was predicted of it."""
     if task.name == "regression":
         return np.asarray((scores[:, 0] - y) ** 2)
     if task.name == "next-token":
@@ -187,7 +188,8 @@ def find_only_model(ask: Evaluate, federation: Federation, parts: Parts | None) 
     rows = ask.serving.rows
     judged = len(federation.classes) > 2 and federation.task.counts_classes
     there = parts is not None or (federation.central is not None and len(rows) == 1)
-    alone = judged and there and len(rows) > 0 and rows[0] != COMBINED and bool((rows == rows[0]).all())
+    plain = judged and there and ask.serving.neighbours is None
+    alone = plain and len(rows) > 0 and rows[0] != COMBINED and bool((rows == rows[0]).all())
     return _take_model(ask.serving.models, int(rows[0])) if alone else None
 
 

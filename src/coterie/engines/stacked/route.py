@@ -28,7 +28,7 @@ from coterie.engines.layer_kernels.chain import ChainStepper, read_chain
 from coterie.engines.loss import Loss
 from coterie.engines.stacked import schedule
 from coterie.engines.stacked.cuda_graphs import CapturedSteps, choose_eviction, round_capacity
-from coterie.engines.stacked.local_rules import RuleJob, train_by_rule
+from coterie.engines.stacked.local_rules import RuleJob, RuleResult, train_by_rule
 from coterie.engines.stacked.schedule import make_step_table_on_device
 from coterie.engines.stacked.step import Optimizer, Shared, Stack, StackedStepper, StepRule, concat_tables, find_distinct_rows
 
@@ -132,7 +132,8 @@ class StackedTrainer:
         with use_precision(self.precision), self._stream():
             shared, reads = self._concat_tables(job)
             # Models are spread over clients, and gathered again, on the device: copies of a large stack are slow on the host.
-            vectors = gather_starts(job.models, job.start, self.device)  # a training of no steps returns its start
+            # a training of no steps returns its start
+            vectors = gather_starts(send_rows(job.models, self.device), job.start, self.device)
             for trainings in self.chunks(job, optimizer, shared):
                 ended = self._train_chunk(job, trainings, shared, StepRule(optimizer, bool(job.weight_decay.any())), reads)
                 rows = self._numbers(trainings).to(vectors.device)
@@ -142,8 +143,8 @@ class StackedTrainer:
                     )
             return vectors, job.steps()
 
-    def train_by_rule(self, whole: RuleJob) -> tuple[Floats, Ints, Floats]:
-        """The same by a local rule; and what its further loops trained (n, l, d)."""
+    def train_by_rule(self, whole: RuleJob) -> RuleResult:
+        """The same by a local rule, with all that it sends back."""
         with use_precision(self.precision), self._stream():
             return train_by_rule(self.stepper, self.layout, whole, lambda job: self.chunks(job, "adam"))  # room for two moments
 

@@ -1,0 +1,194 @@
+"""The comparison of rivals: what is declared, a small run of it from pieces to page, and the page against the tables beside it."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from coterie.data.catalogue import is_data_spec
+from study_scripts import ROOT, script
+
+rivals = script("rivals")
+tables = script("rivals_tables")
+page = script("rivals_page")
+SMALL = ("iid", "rotation-4", "newcomers")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """Three worlds and methods in other draws than the study's, for a few rounds: the folder, and the tables."""
+    out = tmp_path_factory.mktemp("rivals")
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (rivals, tables):
+            patch.setattr(module, "FIRST", 500)
+            patch.setattr(module, "DRAWS", 3)
+        patch.setattr(tables, "POINTS", [500, 501, 502])
+        patch.setattr(rivals, "TUNING", (590,))
+        for name in SMALL:
+            world = dataclasses.replace(rivals.WORLDS[name], rounds=12)
+            patch.setitem(rivals.WORLDS, name, world)
+            for method in ("fedavg", "local", "ifca", "ditto", "fedex"):
+                if rivals.find_reason_not_to_run(rivals.METHODS[method], world) is None:
+                    assert rivals.run_piece(rivals.Piece(name, method, out), "run") is None
+        tables.collect(out, out / "tables")
+    return out, page.Tables.read(out / "tables")
+
+
+def test_every_world_and_method_is_named_and_worlds_can_be_read() -> None:
+    assert set(page.NAMES) == set(rivals.METHODS)
+    assert set(page.CLAIMS) <= set(rivals.METHODS)
+    assert all(world in rivals.WORLDS for entry in rivals.METHODS.values() for world in entry.home)
+    readable = [world for world in rivals.WORLDS.values() if "labelled=" not in world.data]
+    assert all(is_data_spec(data) for world in readable for data in (world.data, world.tuning_data))
+
+
+def test_all_methods_have_six_trials_a_stage_on_draws_that_are_not_compared(small: tuple[Path, Any]) -> None:
+    assert not set(rivals.TUNING) & set(range(rivals.FIRST, rivals.FIRST + rivals.DRAWS))
+    for path in (small[0] / "choices").glob("*/*.json"):
+        for stage, chosen in json.loads(path.read_text()).items():
+            if chosen["spec"] is not None:
+                assert len(chosen["trials"]) == 6, (path, stage)
+                best = max(score for _, _, score in chosen["trials"] if score is not None)
+                assert [chosen["spec"], chosen["rate"], best] in chosen["trials"]
+
+
+def test_a_method_that_trains_two_models_has_half_the_rounds(small: tuple[Path, Any]) -> None:
+    costs = small[1].costs.set_index(["world", "method", "stage"])
+    assert costs.loc[("iid", "fedavg", "tuned"), "rounds"] == 12
+    assert costs.loc[("iid", "ditto", "tuned"), "rounds"] == 6
+
+
+def test_stages_are_those_declared(small: tuple[Path, Any]) -> None:
+    keys = small[1].accuracies
+    assert {("iid", "ifca", stage, control) for stage in ("served", "tuned") for control in ("", "random")} <= set(keys)
+    assert ("iid", "local", "served", "") not in keys  # it serves what clients have trained
+    assert ("newcomers", "local", "tuned", "") not in keys
+    refused = small[1].not_run.set_index(["method", "stage"]).loc[("fedex", "tuned"), "why"]
+    assert "cannot be fine-tuned" in str(refused)
+
+
+def test_a_score_is_the_mean_of_the_last_ten_rounds(small: tuple[Path, Any]) -> None:
+    with np.load(small[0] / "pieces" / "rotation-4" / "ifca.npz") as file:
+        curve, hits, tests = (file[f"served/{name}"] for name in ("curve", "hits", "tests"))
+    assert hits.sum(axis=1) / tests.sum(axis=1) == pytest.approx(curve[:, -10:].mean(axis=1), abs=1e-5)
+    assert small[1].accuracies["rotation-4", "ifca", "served", ""] == pytest.approx(curve[:, -10:].mean(axis=1), abs=1e-5)
+
+
+def test_equal_bytes_are_read_where_fedavg_has_sent_as_many(small: tuple[Path, Any]) -> None:
+    """IFCA with k models sends k down for losses, a few numbers back, then one down and one up, where FedAvg sends one and one."""
+    with np.load(small[0] / "pieces" / "rotation-4" / "ifca.npz") as file:
+        curve = file["served/curve"]
+        groups = int(json.loads(bytes(file["stored"]))["variants"]["served"]["spec"].partition("groups=")[2].partition(")")[0])
+    model = 65 * 10  # numbers
+    last = 12 * 2 * model // ((groups + 2) * model + groups)
+    wanted = curve[:, max(last - 9, 1) : last + 1].mean(axis=1)
+    assert small[1].at_equal_bytes["rotation-4", "ifca", "served", ""] == pytest.approx(wanted, abs=1e-4)
+
+
+def test_gains_by_hand(small: tuple[Path, Any]) -> None:
+    """The interval is the wider of Student's over draws and over clients; Holm's correction over the methods of the world and stage."""
+    found = small[1].judged["rotation-4", "tuned"]
+    p_values = []
+    for method, one in found.items():
+        gained = small[1].accuracies["rotation-4", method, "tuned", ""] - small[1].accuracies["rotation-4", "fedavg", "tuned", ""]
+        row = small[1].get_row("rotation-4", method, "tuned", "fedavg")
+        draws = stats.t.interval(0.95, len(gained) - 1, gained.mean(), stats.sem(gained))
+        clients = stats.t.interval(0.95, row["degrees"], row["mean"], row["error"])
+        assert one.gap.mean == pytest.approx(gained.mean(), abs=1e-9)
+        assert (one.gap.low, one.gap.high) == pytest.approx((min(draws[0], clients[0]), max(draws[1], clients[1])), abs=1e-9)
+        p_values.append(one.gap.p)
+        assert one.outcome in ("worse", "same", "unclear", "unproven")  # of three draws none is significantly better
+    assert len(p_values) == 3
+
+
+def test_regret_and_ranks_by_hand(small: tuple[Path, Any]) -> None:
+    means = {key[1]: own.mean() for key, own in small[1].accuracies.items() if key[0] == "iid" and key[2:] == ("tuned", "")}
+    regrets = small[1].compute_regrets("tuned")
+    for method, mean in means.items():
+        assert regrets[method][0] == pytest.approx(max(means.values()) - mean)
+    ranking, worlds, left_out = small[1].compute_ranking("served")
+    assert ranking.methods == ("fedavg", "fedex", "ifca")
+    assert worlds == list(SMALL)
+    ranks = [stats.rankdata([-small[1].accuracies[world, name, "served", ""].mean() for name in ranking.methods]) for world in worlds]
+    assert ranking.ranks == pytest.approx(np.mean(ranks, axis=0))
+    assert not left_out
+
+
+def test_share_of_clients_worse_off_counts_those_that_lose_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "DRAWS", 2)
+    tests, right = np.full((2, 10), 20), np.full((2, 10), 18.0)
+    lost = right.copy()
+    lost[0, :5] = 2  # a quarter of the clients of both draws
+    answers = np.zeros((2, 10, 3), np.uint8)
+    other = answers.copy()
+    other[0, :5] = [255, 255, 0]
+    made = [
+        tables.Variant("iid", name, "served", {}, {"hits": h, "tests": tests, "answers": a})
+        for name, h, a in (("x", lost, other), ("y", right, answers))
+    ]
+    assert tables._share_worse(*made) == 0.25
+    assert tables._share_worse(*made[::-1]) == 0
+    assert tables._share_lower(*made) == 0.25
+
+
+def test_the_small_page_says_what_ran_and_what_did_not(small: tuple[Path, Any]) -> None:
+    text = "\n".join(page.page(small[1]))
+    assert "over 3 of 38 declared worlds" in text
+    assert "| IFCA | served | 3 |" in text
+    assert "| labels-mild |" in text
+    assert "not run" in text
+    page.draw(small[1], small[0])
+    drawn = (small[0] / "rivals.svg").read_text(encoding="utf-8")
+    assert all(f">{word}</text>" in drawn for word in ("IFCA", "Ditto", "alone", "iid", "rotation-4"))
+
+
+def test_a_piece_that_is_there_is_not_run_again(small: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rivals.Piece, "_study", lambda *_: pytest.fail("it was run again"))
+    rivals.Piece("iid", "ifca", small[0]).run()
+    (small[0] / "pieces" / "iid" / "fedavg.npz").rename(small[0] / "kept.npz")
+    with pytest.raises(pytest.fail.Exception, match="run again"):  # the settings chosen are kept
+        rivals.Piece("iid", "fedavg", small[0]).run()
+    (small[0] / "kept.npz").rename(small[0] / "pieces" / "iid" / "fedavg.npz")
+
+
+def test_methods_that_this_version_lacks_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(rivals.METHODS, "none", rivals.Entry("rival", ("nosuchmethod",)))
+    pieces, reasons = rivals.list_pieces(Path("x"), ["iid"], ["fedavg", "none"])
+    assert [piece.method for piece in pieces] == ["fedavg"]
+    assert "nosuchmethod" in reasons["iid", "none"]
+
+
+BLOCKED = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pydantic", "altair", "vl_convert", "pandas", "nvflare"):
+            raise ModuleNotFoundError(name, name=name)
+sys.meta_path.insert(0, Block())
+sys.path.insert(0, "studies")
+import dataclasses, tempfile
+from pathlib import Path
+import rivals, rivals_tables
+rivals.DRAWS = rivals_tables.DRAWS = 1; rivals.TUNING = (590,); rivals.FIRST = 500; rivals_tables.POINTS = [500]
+rivals.WORLDS["iid"] = dataclasses.replace(rivals.WORLDS["iid"], rounds=2)
+out = Path(tempfile.mkdtemp())
+rivals.Piece("iid", "fedavg", out).run()
+rivals_tables.collect(out, out / "tables")
+assert (out / "tables" / "scores.csv").exists()
+"""
+
+
+def test_a_world_runs_without_the_packages_of_pages() -> None:
+    done = subprocess.run([sys.executable, "-c", BLOCKED], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_page_is_what_its_tables_give() -> None:
+    stored = (ROOT / "docs" / "explanation" / "rivals.md").read_text(encoding="utf-8")
+    assert "\n".join(page.page(page.Tables.read())) + "\n" == stored
