@@ -1,5 +1,5 @@
 """Make every page of docs/results again from the scores in results/: studies' pages with their figures, SimProx's order, the figure of
-known groups, the summary with its forest plot, and the sentences of README.md. Runs no study.
+known groups, future work, the summary with its forest plot, and the sentences of README.md. Runs no study.
 
     python scripts/make_results.py            # writes what has changed
     python scripts/make_results.py --check    # names the texts that are not up to date; draws nothing
@@ -36,6 +36,8 @@ def make_texts() -> Iterator[tuple[Path, str]]:
     yield from ((PAGES / f"{scores.stem}.md", make_study_text(scores)) for scores in list_scores())
     order = load_study_code("simprox_order")
     yield order.PAGE, order.render_order()
+    future = load_study_code("future_work")
+    yield future.PAGE, "\n".join(future.render_page()) + "\n"
     yield from load_study_code("summary_page").render_pages().items()
 
 
@@ -54,6 +56,7 @@ def write_results() -> None:
     groups: ModuleType = load_study_code("groups_found")
     groups.PAGE.with_suffix(".svg").write_text(render_svg(groups.draw_figure(altair)), encoding="utf-8")
     load_study_code("simprox_order").main()
+    load_study_code("future_work").main()
     load_study_code("summary_page").main()
 
 

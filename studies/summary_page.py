@@ -4,7 +4,6 @@ python studies/summary_page.py            # writes them
 python studies/summary_page.py --check    # reports whether the texts are up to date
 """
 
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +19,8 @@ from coterie._util.formatting import Markup, format_markdown_table
 from coterie.reproduce import find_study, list_studies, read_reproduction
 from coterie.reproduce.claims import ACCURACIES, AGREES, OPPOSITE, ClaimResult, collect_sources, compute_claim_numbers
 from coterie.reproduce.figures import CROSS, MARKS, METHOD_COLOURS, choose_mark, get_method, render_svg
-from coterie.reproduce.rejudge import ReproductionResult, rejudge
+from coterie.reproduce.page import describe_tolerance
+from coterie.reproduce.rejudge import ReproductionResult, judge_declared, rejudge
 from coterie.reproduce.study_files import Claim
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,7 +83,7 @@ PICKS = (
         "fedex(groups=3,assign=random) | online",
     ),
     Pick(
-        "SimProx: Banking77, head on MiniLM",
+        "SimProx: Banking77, equal within a point",
         "simprox_banking77",
         'Head: SimProx and FedAvg (their Eq. 1) "perform very similarly" (Section IV-C; Table 3 has +0.6): within a point after 50 rounds '
         "(written down after the scores)",
@@ -149,6 +149,13 @@ def load_outcomes() -> dict[str, ReproductionResult]:
     return {name: rejudge(read_reproduction(find_study(name, STUDIES)), DATA / f"{name}.csv") for name in names}
 
 
+@cache
+def load_declared() -> dict[str, ReproductionResult]:
+    """Every study without scores: its claims are not run."""
+    files = list_studies(STUDIES)
+    return {name: judge_declared(read_reproduction(files[name])) for name in sorted(files) if name not in load_outcomes()}
+
+
 def find_result(study: str, says: str) -> ClaimResult:
     """A claim or control by its text."""
     return next(one for one in load_outcomes()[study].result.results if one.claim.says == says)
@@ -202,7 +209,7 @@ def name_outcome(one: ClaimResult) -> str:
 def list_claims() -> dict[str, list[ClaimResult]]:
     """By paper, all of its claims."""
     found: dict[str, list[ClaimResult]] = {}
-    for outcome in load_outcomes().values():
+    for outcome in (*load_outcomes().values(), *load_declared().values()):
         found.setdefault(_get_source(outcome), []).extend(outcome.result.claims)
     return found
 
@@ -323,7 +330,7 @@ def render_summary() -> Iterator[str]:
     yield f"![{len(PICKS)} claims: the paper's number, ours, and the decisive control](forest.svg)\n"
     crossed = [(pick, one) for pick in PICKS if (one := find_result(pick.study, pick.says)).outcome == "not comparable"]
     if crossed:
-        yield f"Not comparable (crosses): {'; '.join(f'{name_pick(pick)} ({one.why_not})' for pick, one in crossed)}.\n"
+        yield f"Not comparable † (crosses): {'; '.join(f'{name_pick(pick)} ({one.why_not})' for pick, one in crossed)}.\n"
     yield from render_table()
     yield DEFINITIONS
     yield from render_totals()
@@ -342,9 +349,9 @@ def make_abstract() -> str:
     return (
         f"We re-implemented five papers on federated clients that resemble each other and examined {sum_counts(totals, 'claims')} of their "
         "claims beside controls that most of them lack. "
-        f"Of {printed['claims'] - printed['not run']} run as printed, {printed['agrees']} agree in sign, "
+        f"Of {count_run(printed)} run as printed, {printed['agrees']} agree, "
         f"{printed['covered']} of {printed['numbered']} with the paper's number in our interval; {printed['opposite']} are contradicted. "
-        f"In a variant, {variant['agrees']} of {variant['claims']} agree ({variant['covered']} of {variant['numbered']}), "
+        f"Of {count_run(variant)} run in a variant, {variant['agrees']} agree ({variant['covered']} of {variant['numbered']}), "
         f"{variant['opposite']} have the opposite sign, {variant['inconclusive']} are inconclusive, {variant['not comparable']} not "
         "comparable †. "
         f"On MNIST, FedSim gains {_tell_gain(PICKS[0])}, uniform weights {compute_control_gain(PICKS[0]).mean:.1f}; "
@@ -359,6 +366,11 @@ def make_abstract() -> str:
 def sum_counts(counts: Mapping[str, Counter[str]], word: str) -> int:
     """Of both rows."""
     return sum(counts[row][word] for row in ROWS)
+
+
+def count_run(counts: Counter[str]) -> int:
+    """Claims with scores: agreement is a share of these."""
+    return counts["claims"] - counts["not run"]
 
 
 def _mark(one: ClaimResult) -> str:
@@ -376,8 +388,8 @@ def render_front() -> str:
     printed, variant = totals["as printed"], totals["variant"]
     first = find_result(PICKS[0].study, PICKS[0].says)
     return (
-        f"[What holds of five papers](docs/results/README.md): of {printed['claims'] - printed['not run']} claims run as printed, "
-        f"{printed['agrees']} agree in sign,\n{printed['opposite']} are contradicted; of {variant['claims']} in a variant, "
+        f"[What holds of five papers](docs/results/README.md): of {count_run(printed)} claims run as printed, "
+        f"{printed['agrees']} agree,\n{printed['opposite']} are contradicted; of {count_run(variant)} run in a variant, "
         f"{variant['agrees']} agree, {variant['opposite']} have the opposite sign, {variant['inconclusive']} are\ninconclusive and "
         f"{variant['not comparable']} not comparable. FedSim's gain on MNIST, for instance, replicates in sign: {first.ours:+.1f} points "
         f"(95 % CI\n{first.low:+.1f} to {first.high:+.1f}; paper {first.claim.paper:+.1f}), and uniform weights alone give "
@@ -400,7 +412,8 @@ def render_table() -> Iterator[str]:
             continue
         link, covers = Markup(f"[{name_pick(pick)}]({pick.study}.md)"), {True: "yes", False: "no", None: ""}[one.covers]
         ours, control = Gain(one.ours, one.low, one.high).text, f"{pick.control}: {compute_control_gain(pick).text}"
-        rows.append([link, f"{one.claim.paper:+.2f}", ours, covers, one.over, control, judge_control(pick), one.verdict])
+        paper = f"{one.claim.paper:+.2f}" if one.claim.claims == "sign" else describe_tolerance(one.claim)
+        rows.append([link, paper, ours, covers, one.over, control, judge_control(pick), one.verdict])
     header = ["claim", "paper", "ours (95 % CI)", "paper in CI", "interval over", "decisive control (95 % CI)", "beaten", "verdict"]
     yield from format_markdown_table(header, rows)
     yield (
@@ -420,9 +433,10 @@ DEFINITIONS = """
   the most frequent class, or another data set of the same name. It has no verdict.
 - **Significant**: one-sided p below 0.05 after Holm's correction over the study's claims, for every known source of error (draws
   or seeds, and test clients), with at least five runs. [Rules by kind of claim](../howto/reproduce.md#verdicts).
-- **Verdict**: of the sign. *Replicates* (as printed; whether the paper's number is in our interval is added) or *holds in our
-  variant*: significant. *Contradicted* (as printed) or *opposite sign in our variant*: the opposite is significant.
-  *Inconclusive*: neither, which is not evidence of no effect.
+- **Verdict**: of the sign; "0 ± 1" is a claim of no difference, within a point. *Replicates* (as printed; whether the paper's
+  number is in our interval is added) or *holds in our variant*: significant. *Contradicted* (as printed) or *opposite sign in our
+  variant* (of a tolerance or bound: *outside* it): the opposite is significant. *Inconclusive*: neither, which is not evidence of
+  no effect.
 - **Interval**: the widest 95 % interval of these sources. The column "interval over" names the source.
 - **Control**: what the paper's explanation must beat. Controls are corrected apart and do not count in the totals. † marks what
   was decided after the scores were known (exploratory).
@@ -443,26 +457,33 @@ def render_totals() -> Iterator[str]:
                 rows.append([name, row, *numbers])
     yield "## Totals\n"
     yield from format_markdown_table(["paper", "row", "claims", "agrees", "paper in CI", *OUTCOMES[1:]], rows)
-    left = ", ".join(f"`{name}`" for name in sorted(list_studies(STUDIES)) if name not in load_outcomes())
+    left = "; ".join(f"`{name}` ({_explain_missing(outcome)})" for name, outcome in load_declared().items())
     yield (
         "\n*Opposite*: contradicted as printed, opposite sign in a variant. *Paper in CI*: of those that agree and have a number. "
-        f"Declared, without scores and not counted: {left}."
+        f"Declared, without scores, all *not run*: {left}."
     )
+
+
+def _explain_missing(outcome: ReproductionResult) -> str:
+    return "; ".join(dict.fromkeys(run.why_not for run in outcome.runs))
 
 
 def render_hypothesis() -> str:
-    """What FedEx's paper leaves to future work, by the page on known groups."""
-    page = (PAGES / "groups_found.md").read_text(encoding="utf-8").split("## Reported")[1]
-    rows = {name: (gain, ari) for name, gain, ari in re.findall(r"^\| `(.+)` \| [\d.]+ \| ([+-][\d.]+) \| ([\d.]+) \|", page, re.MULTILINE)}
-    online, own = rows["fedex(groups=4,warmup=5)"], rows["fedex(groups=4,warmup=200,combiner=own)"]
+    """What FedEx's paper leaves to future work, judged on clusters that differ."""
+    rows = {"digits": "Rotated digits", "MNIST": "Rotated MNIST, MLP"}
+    gains = [find_result("fedex_clusters", f"{row}: FedEx beats FedAvg after the last round") for row in rows.values()]
+    served = [find_result("fedex_clusters", f"{row}: each client's own expert beats FedAvg") for row in rows.values()]
     return (
         "\n## A hypothesis of FedEx's paper\n\n"
         'The paper infers that "vastly different clusters of clients" with accurate experts "would lead to better performance by FedEx", '
-        "and leaves it to future work. On [rotated digits](groups_found.md) †, a variant,"
-        "it has the opposite sign for the online layer (10 seeds, no interval): the clusters "
-        f"are right (ARI {online[1]}), and FedEx minus FedAvg is {online[0]} points. With each client served by its own expert it is "
-        f"{own[0]}."
+        f"and leaves it to future work. On [rotated {' and '.join(rows)}](fedex_clusters.md), FedEx with its online layer minus FedAvg is "
+        f"{' and '.join(_describe_gain(one) for one in gains)} points: {' and '.join(dict.fromkeys(one.verdict for one in gains))}. "
+        f"With each client served by its own expert it is {' and '.join(_describe_gain(one) for one in served)}."
     )
+
+
+def _describe_gain(one: ClaimResult) -> str:
+    return Gain(one.ours, one.low, one.high).text
 
 
 OBJECTIONS = """

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coterie.reproduce.claims import StudyVerdict, judge_claims
+from coterie.reproduce.claims import ClaimResult, StudyVerdict, judge_claims
 from coterie.reproduce.page import make_claim_cells
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.study_files import Claim, StudyPart
@@ -247,6 +247,45 @@ def test_replicates_says_sign_and_whether_the_number_is_in_our_interval(paper: f
     assert (one.outcome, one.covers, one.verdict) == ("replicates", covers, words)
     assert one.as_json()["paper_in_interval"] is covers
     assert found.sentence == f"1 replicates; printed number in our interval: {int(covers)} of 1 that agree"
+
+
+@pytest.mark.parametrize(
+    ("claim", "own", "other"),
+    [
+        ({"two": "b"}, "replicates", "holds in our variant"),
+        ({"two": "b", "sign": "-"}, "contradicted", "opposite sign in our variant"),
+        ({"two": "b", "sign": "0", "within": 3.0, "paper": 2.1}, "replicates (tolerance; number in CI)", "holds in our variant"),
+        ({"two": "b", "sign": "0", "within": 3.0, "paper": 0.6}, "replicates (tolerance only)", "holds in our variant"),
+        ({"two": "b", "sign": "0"}, "contradicted", "outside the tolerance in our variant"),
+        ({"kind": "level", "paper": 2.1}, "replicates (tolerance; number in CI)", "holds in our variant"),
+        ({"kind": "level", "paper": 7.0}, "contradicted", "outside the tolerance in our variant"),
+        ({"kind": "at_least", "paper": 4.0}, "contradicted", "outside the bound in our variant"),
+    ],
+)
+def test_what_has_no_sign_has_no_verdict_of_a_sign(claim: dict[str, Any], own: str, other: str) -> None:
+    parts = {"all": values(a=2 + NOISE, b=np.zeros(10))}
+    made = Claim(says="it", one="a", **claim)
+    assert ruling([made], parts).results[0].verdict == own
+    variant = ruling([made], parts, variant="other data")
+    assert variant.results[0].verdict == other
+    assert variant.sentence.startswith(f"1 {other}")
+
+
+@pytest.mark.parametrize(
+    ("claim", "cell", "ends"),
+    [
+        ({"two": "b", "sign": "0", "paper": 0.6}, "0 ± 1 (prints +0.6)", (-1.0, 1.0)),
+        ({"two": "b", "sign": "0", "within": 0.5}, "0 ± 0.5", (-0.5, 0.5)),
+        ({"kind": "trend", "parts": ["all", "all"], "sign": "0"}, "0 ± 1", (-1.0, 1.0)),
+        ({"kind": "level", "paper": 87.2, "within": 2.0}, "87.2 ± 2", (85.2, 89.2)),
+        ({"two": "b", "paper": 0.6}, "+0.60", None),
+    ],
+)
+def test_no_difference_is_centred_on_0_and_printed_so(claim: dict[str, Any], cell: str, ends: tuple[float, float] | None) -> None:
+    """ "+0.60 ± 1" was printed of a test around 0."""
+    made = Claim(says="it", one="a", **claim)
+    assert make_claim_cells(ClaimResult(made, "inconclusive", 1.0, 0.5, 1.5))[1] == cell
+    assert made.tolerated == (None if ends is None else pytest.approx(ends))
 
 
 def test_a_bound_is_no_number_to_lie_in_an_interval() -> None:

@@ -7,8 +7,17 @@ import numpy as np
 import pytest
 
 from coterie.reproduce.claims import ClaimResult, StudyVerdict, explain_variant
-from coterie.reproduce.page import describe_curves, describe_scores, make_claim_cells, make_part_cells, render_parts, render_scores
-from coterie.reproduce.rejudge import ReproductionResult
+from coterie.reproduce.page import (
+    EXPLORATORY_NOTE,
+    describe_curves,
+    describe_scores,
+    make_claim_cells,
+    make_part_cells,
+    render_parts,
+    render_scores,
+    render_verdict,
+)
+from coterie.reproduce.rejudge import ReproductionResult, judge_declared
 from coterie.reproduce.result_files import PartRecord, Provenance, StudyRecord
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.study_files import Claim, StudyPart
@@ -133,3 +142,28 @@ def test_a_reason_that_several_parts_share_is_said_once() -> None:
 def test_numbers_have_the_digits_that_they_need(claim: dict[str, Any], theirs: str, ours: str) -> None:
     made = ClaimResult(Claim.model_validate({"says": "it", "one": "a", **claim}), "replicates", 0.0412, 0.0372, 0.0451, repetitions=10)
     assert make_claim_cells(made)[1:3] == [theirs, ours]
+
+
+def test_a_row_that_costs_too_much_states_what() -> None:
+    """ "declared, no scores (needs a GPU)" was the reason of rows of five minutes and of a day alike."""
+    cost = "31 GPU minutes (40 us a step)"
+    parts = [StudyPart(name="p", cost=cost, gpu=True), StudyPart(name="q", cost=cost, instead="p"), StudyPart(name="r", gpu=True)]
+    made = made_study(STUDY, parts, [CLAIM, CLAIM.model_copy(update={"says": "other", "part": "q"})])
+    found = judge_declared(made)
+    assert [one.outcome for one in found.result.results] == ["not run", "not run"]
+    assert found.result.results[0].why_not == f"needs about {cost}"
+    assert found.result.results[1].why_not == f"needs about {cost}; reduced to the part 'p'"
+    assert found.runs[2].why_not == "declared, no scores (needs a GPU)"
+    assert make_claim_cells(found.result.results[0])[-1] == f"not run: needs about {cost}"
+    outcome, run = told(StudyPart(name="p", variant="100 rounds", cost=cost), scored())
+    cells = make_part_cells(outcome.study, run, outcome.values["p"])
+    assert cells["differs from the paper"] == f"100 rounds; the whole row needs about {cost}"
+
+
+def test_rows_that_are_set_aside_have_a_dagger() -> None:
+    """The threshold was set with the scores known."""
+    made = ClaimResult(CLAIM, "not comparable", 1.0, 0.5, 1.5, why_not="38 % accuracy")
+    assert make_claim_cells(made)[-1] == "not comparable †: 38 % accuracy"
+    outcome, _ = told(StudyPart(name="p"), scored())
+    assert EXPLORATORY_NOTE in "".join(render_verdict(replace(outcome, result=StudyVerdict((made,)))))
+    assert EXPLORATORY_NOTE not in "".join(render_verdict(replace(outcome, result=StudyVerdict((replace(made, outcome="inconclusive"),)))))

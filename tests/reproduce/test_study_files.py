@@ -1,5 +1,6 @@
 """Study files: the repository's own are right, and wrong ones are refused with a sentence."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from coterie.data.catalogue import list_data
 from coterie.methods.catalogue import build
 from coterie.models.catalogue import list_models as describe_models
 from coterie.reproduce import find_study, list_studies, read_reproduction
+from coterie.reproduce.claims import LESS_IS_BETTER
 
 STUDIES = Path(__file__).parents[2] / "studies"
 MEASURED = {"pni": {"pni"}, "ternary": {"distances"}, "features": {"pairs", "alike", "apart"}, "map": {"clusters"}}
@@ -35,6 +37,17 @@ def test_a_study_names_what_exists(name: str) -> None:
                 assert row.partition(" | ")[0] in rows[part_name], claim.says
     for published in study.published:
         assert {row.partition(" | ")[0] for row in published.values} <= rows[published.part]
+
+
+@pytest.mark.parametrize("name", sorted(list_studies(STUDIES)))
+def test_a_claims_words_and_sign_are_the_same(name: str) -> None:
+    """Less time and less change are better, so they are positive; a paper's number is a field, so that its sign is the claim's."""
+    for claim in read_reproduction(find_study(name, STUDIES)).claims:
+        if claim.kind == "difference" and claim.score in LESS_IS_BETTER and re.search(r"\b(less|faster|more stable)\b", claim.says):
+            assert claim.direction > 0, claim.says
+        if claim.kind == "difference" and re.search(r"\b(is|are) (below|behind)\b", claim.says):
+            assert claim.direction < 0, claim.says
+        assert not re.search(r"\bpaper [+-]\d", claim.says), claim.says
 
 
 def test_every_table_of_the_papers_has_a_study() -> None:
@@ -102,6 +115,7 @@ of = [{}]
         (GOOD + AVERAGE.format('"s", "t"'), "the average 'a' over 't', which is no difference of this file"),
         (GOOD + AVERAGE.format('"s"'), "the average 'a': name two or more differences in 'of'"),
         (GOOD + AVERAGE.format('"s", "s"'), "of different parts and of one score"),
+        (GOOD + '\n[[parts]]\ncost = "an hour"', "'parts.0.cost' is wrong .write minutes and how they were estimated"),
         (GOOD + '\n[[curves]]\npart = "nowhere"\nfile = "f"\ncolumns = {}', "has curves for the part 'nowhere'"),
     ],
 )

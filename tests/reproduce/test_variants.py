@@ -105,7 +105,7 @@ def test_what_is_not_comparable_has_no_verdict(how: dict[str, Any], why: str) ->
     if why:
         assert np.isnan(found.p)
         assert found.ours == pytest.approx(5.0)  # it is reported
-        assert make_claim_cells(found)[5:] == ["", "", f"not comparable: {why}"]
+        assert make_claim_cells(found)[5:] == ["", "", f"not comparable †: {why}"]
 
 
 def test_what_is_set_aside_makes_no_other_verdict_stronger() -> None:

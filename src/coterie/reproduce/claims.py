@@ -48,6 +48,8 @@ OUTCOME_WORDS = {  # of several
     "holds in our variant": "hold in our variant",
     "opposite sign in our variant": "have the opposite sign in our variant",
 }
+# what has no sign has no opposite one
+OPPOSITE_WORDS = {"tolerance": "outside the tolerance in our variant", "bound": "outside the bound in our variant"}
 NUMBERED_KINDS = (*DIFFERENCES, "level")  # of which the paper's number is a number; of the others it is a bound
 LESS_IS_BETTER = ("server_ms", "round_ms", "round_ratio", "rounds_to", "discrepancy", "discrepancy_variance", "change", "loss")
 
@@ -78,11 +80,16 @@ class ClaimResult:
         return self.low <= self.claim.paper <= self.high
 
     @property
+    def word(self) -> str:
+        """The outcome; the opposite by what was claimed: a sign, a tolerance or a bound."""
+        return OPPOSITE_WORDS.get(self.claim.claims, self.outcome) if self.outcome == "opposite sign in our variant" else self.outcome
+
+    @property
     def verdict(self) -> str:
-        """The outcome in words; of the paper's own row, whether more than the sign is as printed."""
+        """The outcome in words; of the paper's own row, whether more than the sign, or the tolerance, is as printed."""
         if self.outcome != "replicates" or self.covers is None:
-            return self.outcome
-        return "replicates (sign; number in CI)" if self.covers else "replicates (sign only)"
+            return self.word
+        return f"replicates ({self.claim.claims}; number in CI)" if self.covers else f"replicates ({self.claim.claims} only)"
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; what is not defined is null."""
@@ -119,8 +126,9 @@ class StudyVerdict:
     @property
     def tally(self) -> str:
         """The counts in words."""
-        found = Counter(result.outcome for result in self.claims)
-        return ", ".join(f"{n} {OUTCOME_WORDS.get(word, word) if n > 1 else word}" for word in self.counts if (n := found[word]))
+        found = Counter(result.word for result in self.claims)
+        words = dict.fromkeys(result.word for outcome in self.counts for result in self.claims if result.outcome == outcome)
+        return ", ".join(f"{n} {OUTCOME_WORDS.get(word, word) if n > 1 else word}" for word in words if (n := found[word]))
 
     @property
     def sentence(self) -> str:

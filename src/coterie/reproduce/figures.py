@@ -278,7 +278,8 @@ def _describe_marks(rows: Sequence[Mapping[str, Any]]) -> str:
     theirs = "; ◆ the paper's number (triangle: its bound)"
     if not drawn - {"found", "control"}:
         theirs = "; ◆ or triangle: the number or bound of the test" if any(row["theirs"] is not None for row in rows) else ""
-    return f"{signs}, with 95 % interval{theirs}"
+    tolerance = "; grey bar: the tolerance" if any(row["least"] is not None for row in rows) else ""
+    return f"{signs}, with 95 % interval{theirs}{tolerance}"
 
 
 def _make_claim_row(one: ClaimResult, mark: str) -> dict[str, Any]:
@@ -295,7 +296,8 @@ def _make_claim_row(one: ClaimResult, mark: str) -> dict[str, Any]:
     colour = METHOD_COLOURS.get(get_method(claim.one), OKABE_ITO["black"])
     symbol, is_filled, _ = MARKS[mark]
     ours = {"ours": one.ours, "low": one.low, "high": one.high, "mark": mark, "symbol": symbol, "inside": colour if is_filled else "white"}
-    return {"claim": label, "unit": unit, "theirs": claim.paper, "shape": shape, "colour": colour, **ours}
+    least, most = claim.tolerated or (None, None)
+    return {"claim": label, "unit": unit, "theirs": claim.paper, "shape": shape, "colour": colour, "least": least, "most": most, **ours}
 
 
 def _draw_claim_panel(alt: Any, data: pd.DataFrame, title: str) -> Any:
@@ -311,5 +313,7 @@ def _draw_claim_panel(alt: Any, data: pd.DataFrame, title: str) -> Any:
         fill=alt.Fill("inside:N", scale=None),
     )
     paper = base.mark_point(filled=True, size=70, color="#555555", opacity=1).encode(x="theirs:Q", shape=alt.Shape("shape:N", scale=None))
+    tolerance = base.mark_rule(strokeWidth=12, color="#999999", opacity=0.3).encode(x="least:Q", x2="most:Q")
     layers = [zero] if title.startswith("difference") else []
+    layers += [tolerance] if data["least"].notna().any() else []
     return alt.layer(*layers, span, mean, paper).properties(width=420, height=alt.Step(30))

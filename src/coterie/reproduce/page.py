@@ -30,7 +30,7 @@ from coterie.reproduce.result_files import (
     select_rows,
 )
 from coterie.reproduce.run import PartRun
-from coterie.reproduce.study_files import DIFFERENCES, FIELDS, MIN_REPETITIONS, Reproduction
+from coterie.reproduce.study_files import DIFFERENCES, FIELDS, MIN_REPETITIONS, Claim, Reproduction
 from coterie.reproduce.values import NOTED_SCORES, PartValues
 
 OPTIONAL_COLUMNS = ("paper in CI", "expected in CI", "controls beaten")  # omitted where no row has them
@@ -79,13 +79,11 @@ def make_claim_cells(result: ClaimResult) -> list[str]:
     controls and verdict.
     """
     claim, form = result.claim, _number_format(result)
-    theirs = f"{claim.paper:{form}}" if claim.paper is not None else {1: "above 0", -1: "below 0", 0: "0"}[claim.direction]
-    if claim.kind in ("at_least", "at_most", "rounds"):
+    theirs = f"{claim.paper:{form}}" if claim.paper is not None else "above 0" if claim.direction > 0 else "below 0"
+    if claim.claims == "bound":
         theirs = f"{'≤' if claim.kind == 'at_most' else '≥'} {claim.paper:g}"
-    if claim.kind == "level":
-        theirs = f"{claim.paper:g}"
-    if claim.kind == "level" or (claim.kind == "difference" and claim.direction == 0):
-        theirs += f" ± {claim.within:g}"
+    if claim.claims == "tolerance":
+        theirs = describe_tolerance(claim)
     if claim.control and claim.paper is None and claim.direction:
         theirs = ""
     if result.outcome == "not run":
@@ -100,10 +98,17 @@ def make_claim_cells(result: ClaimResult) -> list[str]:
     return [claim.label, theirs, ours, covers, over, f"{p} (opposite)" if p and result.opposite else p, beaten, _describe_verdict(result)]
 
 
+def describe_tolerance(claim: Claim) -> str:
+    """What is tested, such as "0 ± 1 (prints +0.6)": 'no difference' is centred on 0, and a printed number beside it is no centre."""
+    if claim.kind == "level":
+        return f"{claim.paper:g} ± {claim.within:g}"
+    return f"0 ± {claim.within:g}" + ("" if claim.paper is None else f" (prints {claim.paper:+g})")
+
+
 def _describe_verdict(result: ClaimResult) -> str:
     """The verdict with what limits it."""
     if result.outcome == "not comparable":
-        return f"not comparable: {result.why_not}"
+        return f"not comparable †: {result.why_not}"
     few = f" (only {format_count(result.repetitions, 'run')})" if result.repetitions < MIN_REPETITIONS else ""
     return f"{result.verdict}{few}"
 
@@ -263,6 +268,8 @@ def make_part_cells(study: Reproduction, run: PartRun, values: PartValues) -> di
         cells |= {"batch": str(local.batch_size or "full"), "rate": f"{local.lr:g}", "evaluated every": _describe_evaluations(plan)}
     drawn = "for each seed" if run.part.redrawn else "once"
     variant = NOT_DECLARED if run.part.variant is None else run.part.variant or "as printed"
+    if run.part.cost:
+        variant += f"; the whole row needs about {run.part.cost}"
     cells |= {"seeds": f"{seeds}{fewer}", "data drawn": drawn}
     return {**cells, choose_words(study).differs: f"not run: {run.why_not}" if run.why_not else variant}
 
@@ -399,7 +406,7 @@ def render_verdict(outcome: ReproductionResult, figures: Sequence[str] = ()) -> 
         yield from _render_figures(figures, "Every control with its 95 % interval")
         yield f"\n{result.control_sentence}.\n"
         yield from format_markdown_table(*make_claim_table("control", outcome.study, result.controls))
-    if any(one.claim.exploratory for one in result.results):
+    if any(one.claim.exploratory or one.outcome == "not comparable" for one in result.results):
         yield f"\n{EXPLORATORY_NOTE}"
 
 

@@ -57,6 +57,14 @@ def rejudge(study: Reproduction, scores: Path, data_dir: Path | None = None) -> 
     return ReproductionResult(study, runs, values, judge_claims(study, runs, values), kept, again=True)
 
 
+def judge_declared(study: Reproduction) -> ReproductionResult:
+    """A study without scores: no claim has been run, each with its reason."""
+    settings = {part.name: study.get_settings(part).settings for part in study.parts}
+    runs = [PartRun(part, why_not=part.why_not or explain_not_run(study, part), settings=settings[part.name]) for part in study.parts]
+    values = {part.name: PartValues() for part in study.parts}
+    return ReproductionResult(study, runs, values, judge_claims(study, runs, values), again=True)
+
+
 def read_scores(path: Path) -> pd.DataFrame:
     """NAME.csv: one row for each part, method and seed, a column for each score."""
     try:

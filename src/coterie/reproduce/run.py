@@ -126,10 +126,11 @@ def _part_settings(study: Reproduction, part: StudyPart, seeds: str | None, roun
 
 
 def explain_not_run(study: Reproduction, part: StudyPart) -> str:
-    """Why there is nothing of a part that could be run: it has not been run yet, or another was declared in its place."""
+    """Why there is nothing of a part that could be run: what it costs, that another was declared in its place, or that it is to be run."""
+    needs = f"needs about {part.cost}" if part.cost else ""
     if part.instead:
-        return f"reduced to the part {part.instead!r}"
-    return "declared, no scores" + (" (needs a GPU)" if study.needs.gpu or part.gpu else "")
+        return "; ".join(filter(None, [needs, f"reduced to the part {part.instead!r}"]))
+    return needs or "declared, no scores" + (" (needs a GPU)" if study.needs.gpu or part.gpu else "")
 
 
 def _missing_device(study: Reproduction, part: StudyPart, anyway: bool) -> str:

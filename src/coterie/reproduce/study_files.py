@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from coterie._util.errors import UserError, find_duplicate, suggest_names
 from coterie.run.study_file import FileStudy, make_file_study
 
+COST_PATTERN = re.compile(r"\d[\d,]* [CG]PU minutes \(.+\)")
 PLACE_PATTERN = re.compile(r"\b(Sections?|Tables?|Figures?|Figs?\.|Algorithms?|Eqs?\.|Appendix) (\d|[IVX]+\b)")
 
 
@@ -26,6 +27,12 @@ def _check_stated(text: str) -> str:
 def _check_place(text: str) -> str:
     if not PLACE_PATTERN.search(text):
         raise ValueError("name the section, table or figure by its number, such as Section 4.2")
+    return text
+
+
+def _check_cost(text: str) -> str:
+    if not COST_PATTERN.fullmatch(text):
+        raise ValueError("write minutes and how they were estimated, such as 33 GPU minutes (20 us a sample)")
     return text
 
 
@@ -70,6 +77,7 @@ class StudyPart(_Strict):
     `variant` names what makes it another row than the paper's (model, data, length); "" vouches that it is the paper's own, under its
     protocol: the same samples, if divided again by the paper's recipe. A part without it counts as a variant. `not_comparable` is why its
     claims have no verdict; a part that is under-trained, or at the majority's rate, needs none: see `explain_incomparable`.
+    `cost` is why a part has no scores, or fewer rounds or seeds than the paper.
     """
 
     name: str = "all"
@@ -81,6 +89,7 @@ class StudyPart(_Strict):
     measure: Literal["training", "pni", "ternary", "features", "map", "times"] = "training"
     gpu: bool = False  # this part alone needs a GPU
     why_not: str = ""  # why it cannot be run: the data are not available
+    cost: Annotated[str, AfterValidator(_check_cost)] = ""  # of the whole row, where it was not run or was cut short, with the estimate
     instead: str = ""  # the smaller part that was declared in its place: this one is run only where it is named
     last_only: list[str] | None = None  # instead of the study's: a model a client of a large network is more than it is worth
 
@@ -129,6 +138,21 @@ class Claim(_Strict):
     def label(self) -> str:
         """Its text, with a dagger where it is exploratory."""
         return f"{self.says.removesuffix(EXPLORATORY)} †" if self.exploratory else self.says
+
+    @property
+    def claims(self) -> Literal["sign", "tolerance", "bound"]:
+        """What has to hold: a sign, a number within a tolerance (of 0, where it says 'no difference'), or a bound."""
+        if self.kind in ("at_least", "at_most", "rounds"):
+            return "bound"
+        return "tolerance" if self.kind == "level" or self.direction == 0 else "sign"
+
+    @property
+    def tolerated(self) -> tuple[float, float] | None:
+        """The ends of the tolerance: around the paper's number of a level, around 0 of 'no difference', whatever number it prints."""
+        if self.claims != "tolerance":
+            return None
+        centre = (self.paper or 0.0) if self.kind == "level" else 0.0
+        return centre - self.within, centre + self.within
 
     @property
     def direction(self) -> int:
