@@ -390,7 +390,7 @@ def render_front() -> str:
     return (
         f"[What holds of five papers](docs/results/README.md): of {count_run(printed)} claims run as printed, "
         f"{printed['agrees']} agree,\n{printed['opposite']} are contradicted; of {count_run(variant)} run in a variant, "
-        f"{variant['agrees']} agree, {variant['opposite']} have the opposite sign, {variant['inconclusive']} are\ninconclusive and "
+        f"{variant['agrees']} agree, {variant['opposite']} show the opposite, {variant['inconclusive']} are\ninconclusive and "
         f"{variant['not comparable']} not comparable. FedSim's gain on MNIST, for instance, replicates in sign: {first.ours:+.1f} points "
         f"(95 % CI\n{first.low:+.1f} to {first.high:+.1f}; paper {first.claim.paper:+.1f}), and uniform weights alone give "
         f"{compute_control_gain(PICKS[0]).mean:+.1f}."
@@ -478,7 +478,8 @@ def render_hypothesis() -> str:
         'The paper infers that "vastly different clusters of clients" with accurate experts "would lead to better performance by FedEx", '
         f"and leaves it to future work. On [rotated {' and '.join(rows)}](fedex_clusters.md), FedEx with its online layer minus FedAvg is "
         f"{' and '.join(_describe_gain(one) for one in gains)} points: {' and '.join(dict.fromkeys(one.verdict for one in gains))}. "
-        f"With each client served by its own expert it is {' and '.join(_describe_gain(one) for one in served)}."
+        f"With each client served by its own expert it is {' and '.join(_describe_gain(one) for one in served)}: the clusters help, the "
+        "layer that combines their experts does not."
     )
 
 

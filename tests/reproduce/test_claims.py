@@ -205,6 +205,16 @@ def test_what_was_written_down_later_changes_no_declared_verdict() -> None:
     assert {one.outcome for one in joined[1:]} == {"inconclusive"}
 
 
+def test_a_decision_about_a_declared_claim_makes_no_other_verdict_stronger() -> None:
+    """An older claim that was moved or set apart with the scores known has a dagger, and still counts in the correction."""
+    parts = {"all": values(a=50 + 2.6 * ERROR + NOISE, b=np.full(10, 50.0))}
+    claims = [Claim(says=f"it {i}", one="a", two="b") for i in range(4)]
+    moved = [claims[0], *(claim.model_copy(update={"after_scores": "moved"}) for claim in claims[1:])]
+    before, after = (ruling(found, parts).results for found in (claims, moved))
+    assert [one.p for one in after] == [one.p for one in before]
+    assert [one.claim.exploratory for one in after] == [False, True, True, True]
+
+
 def test_draws_and_seeds_are_told_apart() -> None:
     claim, part = Claim(says="it", one="a", two="b"), {"all": values(a=2 + NOISE, b=np.zeros(10))}
     fixed, redrawn = ruling([claim], part).results[0], ruling([claim], part, redrawn=True).results[0]

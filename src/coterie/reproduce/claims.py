@@ -290,7 +290,7 @@ def judge_claims(study: Reproduction, runs: Sequence[PartRun], values: Mapping[s
     tested = [_test_claim(study, claim, runs, values) for claim in study.claims]
     final: dict[int, ClaimResult] = {}
     for family in product((False, True), (False, True)):
-        places = [i for i, claim in enumerate(study.claims) if (claim.control, claim.exploratory) == family]
+        places = [i for i, claim in enumerate(study.claims) if (claim.control, claim.is_late) == family]
         tests = [tested[i].tests for i in places]
         for i, judgement, p in zip(places, judge(tests), correct_claims(tests), strict=True):
             final[i] = _make_result(study.claims[i], tested[i], judgement, p)

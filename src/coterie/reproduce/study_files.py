@@ -132,7 +132,12 @@ class Claim(_Strict):
     @property
     def exploratory(self) -> bool:
         """Whether it, or what its verdict depends on, was written down after the scores."""
-        return self.says.endswith(EXPLORATORY) or bool(self.after_scores)
+        return self.is_late or bool(self.after_scores)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the claim itself was: one that is older stays in its family, so that no other verdict gets stronger."""
+        return self.says.endswith(EXPLORATORY)
 
     @property
     def label(self) -> str:
