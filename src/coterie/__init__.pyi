@@ -14,6 +14,7 @@ from coterie.core.descriptions import Describe as Describe
 from coterie.core.local import Local as Local
 from coterie.core.local import LocalRule as LocalRule
 from coterie.core.local import Step as Step
+from coterie.core.local import WeightedRule as WeightedRule
 from coterie.core.method import Context as Context
 from coterie.core.method import Method as Method
 from coterie.core.method import Round as Round

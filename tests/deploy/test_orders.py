@@ -19,7 +19,8 @@ from coterie.core.serving import Serving
 from coterie.core.states import unpack
 from coterie.deploy.messages import KINDS, PROTOCOL, AskBatch, Denial, MessageError, ReplyBatch, SiteCard, to_message
 from coterie.deploy.orders import OrderError, OrderTerms, find_asks
-from coterie.deploy.server.runner import TooFewSitesError, introduce_sites, run_order
+from coterie.deploy.server.introduction import TooFewSitesError, introduce_sites
+from coterie.deploy.server.runner import run_order
 from coterie.deploy.server.runs import APPROVALS_FILE, Order
 from coterie.deploy.site.approvals import MOST_PENDING, ORDERS_FILE, Approvals, estimate_epsilon
 from coterie.deploy.site.audit import verify_audit
@@ -191,6 +192,8 @@ WRONG_TERMS: tuple[dict[str, Any], ...] = (
     {"plan": {"rounds": 1, "local": []}},
     {"plan": {"rounds": 1}},
     {"kind": "inspect", "plan": {"pilot": 3}},
+    {"kind": "nothing"},
+    {"kind": ["study"]},
     {"seeds": list(range(100_000))},
 )
 NO_ORDERS = (
@@ -339,7 +342,7 @@ SETTINGS = Settings(methods=("fedavg",), data="sites", plan=Plan(rounds=3, local
 
 @pytest.fixture
 def kits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    monkeypatch.setattr("coterie.deploy.server.runner.POLL", 0.01)
+    monkeypatch.setattr("coterie.deploy.server.introduction.POLL", 0.01)
     return {site: make_kit(tmp_path / site, clients=(site,)) for site in ("hungary", "va")}
 
 
@@ -377,7 +380,7 @@ def test_a_server_is_told_of_refusals_and_lets_other_runs_go_first(
     kits: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order, reported = Order("first", "study", SETTINGS.as_json(), ("hungary", "va"), 2), list[str]()
-    monkeypatch.setattr("coterie.deploy.server.runner.TURN", 0.05)
+    monkeypatch.setattr("coterie.deploy.server.introduction.TURN", 0.05)
     (tmp_path / "runs" / "second").mkdir(parents=True)
     (tmp_path / "runs" / "second" / "status.json").write_text('{"status": "waiting"}')
 

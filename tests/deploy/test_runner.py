@@ -12,7 +12,8 @@ import pytest
 from coterie._util.errors import UserError
 from coterie.core.plan import Plan
 from coterie.deploy.messages import PROTOCOL, Hello, from_message, to_message
-from coterie.deploy.server.runner import TooFewSitesError, introduce_sites, run_order
+from coterie.deploy.server.introduction import TooFewSitesError, introduce_sites
+from coterie.deploy.server.runner import run_order
 from coterie.deploy.server.runs import Order
 from coterie.deploy.site.process import SiteSettings, load_site_data, make_site_card, serve_connection
 from coterie.engines.world import World

@@ -19,7 +19,8 @@ from coterie.data.catalogue import load
 from coterie.deploy.messages import KINDS, AskBatch, Receipt, ReplyBatch, SiteCard, from_message, is_kind, to_message
 from coterie.deploy.server.engine import FederatedEngine
 from coterie.deploy.server.federation import Claim, FederationFolder, read_roster, write_roster
-from coterie.deploy.server.runner import UNDELIVERED_FILE, introduce_sites, run_order
+from coterie.deploy.server.introduction import introduce_sites
+from coterie.deploy.server.runner import UNDELIVERED_FILE, run_order
 from coterie.deploy.server.runs import Order
 from coterie.deploy.server.validation import BASE_BYTES, REPLIES, compute_max_bytes
 from coterie.engines.engine import StampedAsk

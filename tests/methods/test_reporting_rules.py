@@ -138,7 +138,7 @@ def test_engines_agree(ask: Train, share: Share | None) -> None:
     with BatchedEngine(WORLD, threads=1) as engine:
         quick, slow = answer(asked, engine), answer(asked)
         assert engine.routes() != {}
-        assert all(route.startswith("stacked") for route in engine.routes().values())
+        assert all(route.startswith("fused") for route in engine.routes().values())
     for name in ("clients", *slow.columns()):
         np.testing.assert_allclose(getattr(quick, name), getattr(slow, name), atol=1e-5, err_msg=name)
 

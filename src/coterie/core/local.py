@@ -115,6 +115,10 @@ class Step(Protocol):
     def loss(self, outputs: "Tensor") -> "Tensor":
         """The study's loss, averaged over the batch."""
 
+    @property
+    def sample_weights(self) -> "Tensor":
+        """(B, w) what `WeightedRule.weigh` gives for the samples of the batch."""
+
     def losses(self, outputs: "Tensor") -> "Tensor":
         """(B,) the study's loss of each sample: ``step.mean(weights * step.losses(step.outputs()))`` weighs them."""
 
@@ -180,6 +184,49 @@ class LocalRule(ABC):
     def optimizer(self, weights: "list[Tensor]", local: "Local") -> "torch.optim.Optimizer":
         """The optimiser of one loop. One that treats every number by itself can be stacked; another runs client by client."""
         return make_optimizer(weights, local)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedRule(LocalRule):
+    """A rule whose loops minimise the study's own loss, of which samples may be weighted, and which may hold a model near the one received.
+
+    Fused kernels train by such a rule. Weights follow from the losses of each sample under models that the client receives: they are
+    computed once a visit and do not change while it trains.
+
+    Example: `methods.ditto.DittoRule` holds a model near the one received; `methods.reporting_rules.MixtureRule` weighs samples.
+    """
+
+    @property
+    def compared(self) -> Sequence[str]:
+        """The models whose losses weights are made of: `MODEL`, the one received, and names in `extra`. None: samples count alike."""
+        return ()
+
+    def weigh(self, losses: "Tensor", labels: "Tensor", numbers: "Mapping[str, Tensor]") -> "Tensor":
+        """(B, w) weights of samples, from their losses (B, c) under the compared models, their labels (B,), and the client's `numbers`,
+        repeated for every sample (B, length)."""
+        raise NotImplementedError
+
+    def get_weight_column(self, loop: str) -> int | None:
+        """Which of the weights the samples of a loop have; None: they count alike."""
+        return None
+
+    def get_pull(self, loop: str) -> float:
+        """The factor p of p/2 ||w - received||^2 in a loop other than the model's, which has the proximal term of the settings."""
+        return 0.0
+
+    def objective(self, step: Step) -> "Tensor":
+        losses, column, pull = step.losses(step.outputs()), self.get_weight_column(step.loop), self.get_pull(step.loop)
+        loss = step.mean(losses if column is None else step.sample_weights[..., column] * losses)
+        if pull:
+            loss = loss + pull / 2 * sum(((step.weights[name] - step.received[name]) ** 2).sum() for name in step.trained)
+        return loss
+
+    def summarize(self, step: Step) -> "Tensor":
+        return self.summarize_weights(step.sample_weights, step.y)
+
+    def summarize_weights(self, weights: "Tensor", labels: "Tensor") -> "Tensor":
+        """(B, summary_size) what `summarize` gives, from the weights (B, w) and the labels (B,)."""
+        return weights
 
 
 def make_optimizer(weights: "list[Tensor]", local: "Local") -> "torch.optim.Optimizer":

@@ -25,9 +25,27 @@ LARGEST_ORDER = 1 << 18  # bytes of its JSON
 LONGEST_NOTE = 500  # characters of the operator's name and of what the run is for
 LARGEST_COUNT = 10**9  # rounds, clients, epochs, samples of a batch
 SHORT_HASH = 12  # characters of a hash that people read and type
-KINDS_OF_ORDER = ("study", "inspect")
 # a sketch counts as what it is made of
 ASKS: tuple[AskName, ...] = ("Train", "Gradient", "Losses", "AskErrors", "Evaluate", "Describe", "AskSubspaces")
+
+
+@dataclass(frozen=True)
+class OrderKind:
+    """What orders of a kind may ask, and what their plans hold. How the server runs them is in `server.runner.RUNNERS`."""
+
+    asks: tuple[AskName, ...]  # of which an order names those that it makes
+    rounds: str = ""  # in words, where the plan has no rounds and no local training of its own
+    has_model: bool = True  # whether the asks are about a model, which a site builds before it answers
+
+    @property
+    def has_rounds(self) -> bool:
+        return not self.rounds
+
+
+KINDS_OF_ORDER: Mapping[str, OrderKind] = {
+    "study": OrderKind(ASKS),
+    "inspect": OrderKind(ASKS, "none: an inspection"),
+}
 
 
 class OrderError(ValueError):
@@ -38,7 +56,7 @@ class OrderError(ValueError):
 class OrderTerms:
     """What is asked for. Everything here is in the hash; how many sites are waited for, and for how long, is not."""
 
-    kind: str  # "study" or "inspect"
+    kind: str  # one of KINDS_OF_ORDER
     run: str
     operator: str  # the operator's name, as the server states it
     purpose: str  # what for, in the operator's words
@@ -58,14 +76,19 @@ class OrderTerms:
         return hash_order(self.as_text())
 
     @property
+    def facts(self) -> OrderKind:
+        """What orders of its kind may ask."""
+        return KINDS_OF_ORDER[self.kind]
+
+    @property
     def rounds(self) -> int:
-        """The last round that may be asked about; an inspection has none, and asks before the first."""
-        return int(self.plan["rounds"]) if self.kind == "study" else 0
+        """The last round that may be asked about; an order without rounds asks before the first."""
+        return int(self.plan["rounds"]) if self.facts.has_rounds else 0
 
     @property
     def local(self) -> Mapping[str, Any]:
         """Local training: of an inspection, its pilot's; empty without one."""
-        found = self.plan if self.kind == "study" else self.plan.get("pilot") or {}
+        found = self.plan if self.facts.has_rounds else self.plan.get("pilot") or {}
         return dict(found.get("local") or {})
 
     @classmethod
@@ -115,8 +138,9 @@ def _to_canonical(tree: Any) -> str:
 
 def _find_faults(terms: OrderTerms) -> Iterator[str]:
     """What is wrong with an order's fields: it was made of whatever the JSON held."""
-    if terms.kind not in KINDS_OF_ORDER:
+    if not isinstance(terms.kind, str) or terms.kind not in KINDS_OF_ORDER:
         yield "an unknown kind"
+        return
     if not is_name(terms.run):
         yield "a run that is no name"
     for name in ("operator", "purpose", "data", "model"):
@@ -127,11 +151,11 @@ def _find_faults(terms: OrderTerms) -> Iterator[str]:
         yield "methods that are no specs"
     if not terms.seeds or not all(type(seed) is int for seed in terms.seeds):
         yield "seeds that are no whole numbers"
-    if not terms.asks or not set(terms.asks) <= set(ASKS):
+    if not terms.asks or not set(terms.asks) <= set(terms.facts.asks):
         yield "asks that are unknown"
     if not isinstance(terms.plan, Mapping):
         yield "no plan"
-    elif terms.kind == "study" and not (_is_count(terms.plan.get("rounds")) and _is_count(terms.plan.get("cohort") or 1)):
+    elif terms.facts.has_rounds and not (_is_count(terms.plan.get("rounds")) and _is_count(terms.plan.get("cohort") or 1)):
         yield "no number of rounds or clients that can be read"
     elif not _has_local(terms):
         yield "no local training that can be read"
@@ -139,11 +163,11 @@ def _find_faults(terms: OrderTerms) -> Iterator[str]:
 
 def _has_local(terms: OrderTerms) -> bool:
     """Whether an order states how clients train; an inspection need not."""
-    found = terms.plan if terms.kind == "study" else terms.plan.get("pilot") or {}
+    found = terms.plan if terms.facts.has_rounds else terms.plan.get("pilot") or {}
     local = found.get("local", {}) if isinstance(found, Mapping) else None
     if not isinstance(local, Mapping):
         return False
-    counts = [local.get("batch_size") or 1, local.get("max_steps") or 1, local.get("epochs", None if terms.kind == "study" else 1)]
+    counts = [local.get("batch_size") or 1, local.get("max_steps") or 1, local.get("epochs", None if terms.facts.has_rounds else 1)]
     return all(map(_is_count, counts))
 
 

@@ -41,13 +41,14 @@ from coterie.engines.evaluation.dense import MapFunction, NumpyEvaluator, TorchE
 from coterie.engines.evaluation.evaluate import Classify, EachEvaluator, compute_errors, compute_loss_table, evaluate
 from coterie.engines.features import FeatureWorlds
 from coterie.engines.fused import cpu_route as fused_cpu
+from coterie.engines.fused import cpu_rules as fused_rules
 from coterie.engines.fused import gpu_route as fused_gpu
 from coterie.engines.jobs import ConcatRows, RowBlock, TrainingJob, merge_asks, send_rows, split_replies
 from coterie.engines.local_engine import LocalEngine, Work, fetch_models
 from coterie.engines.loop import LoopEngine
 from coterie.engines.routes import Route, choose_ask_route, choose_engine, choose_route, choose_stacked_options, get_layer_sizes, name_kind
+from coterie.engines.rule_jobs import RuleJob, RuleResult
 from coterie.engines.stacked.inference import StackedEachEvaluator, compute_stacked_gradients
-from coterie.engines.stacked.local_rules import RuleJob
 from coterie.engines.stacked.route import StackedTrainer
 from coterie.engines.world import World
 
@@ -125,8 +126,7 @@ class BatchedEngine(LocalEngine):
         job = merge_asks(works, asks, kept.sizes, apart=apart)
         if local.rule is not None:
             extra = {name: np.concatenate([ask.extra[name] for ask in asks]) for name in asks[0].extra}
-            found = kept.get_stacked_trainer().train_by_rule(RuleJob(job, local.rule, local, extra))
-            return split_replies(asks, job.samples(), *found)
+            return split_replies(asks, job.samples(), *self._train_by_rule(RuleJob(job, local.rule, local, extra), route, kept))
         if route.name == "fused":
             trained, steps = self._train_fused(job, kept)
         elif route.name == "captured":
@@ -135,6 +135,13 @@ class BatchedEngine(LocalEngine):
             assert local.optimizer != "adamw"  # whose route is the loop
             trained, steps = kept.get_stacked_trainer(exact=route.is_exact).train_on_device(job, local.optimizer)
         return split_replies(asks, job.samples(), self._store_trained(trained, job), steps)
+
+    def _train_by_rule(self, whole: RuleJob, route: Route, kept: "WorldCache") -> RuleResult:
+        if route.name != "fused":
+            return kept.get_stacked_trainer().train_by_rule(whole)
+        assert kept.dense is not None
+        each = kept.dense.each()
+        return fused_rules.train_by_rule(whole, lambda models, rows, sizes: each.judge(models, rows, sizes)[1], self.threads)
 
     def _route_ask(self, work: Work) -> Route:
         assert isinstance(work.ask, Train)

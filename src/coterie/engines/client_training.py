@@ -12,12 +12,13 @@ from torch.func import functional_call
 
 from coterie.core.arrays import Doubles, Ints
 from coterie.core.asks import Gradient
-from coterie.core.local import MODEL, Local, LocalRule, Weights, make_optimizer, parse_augmentation
+from coterie.core.local import MODEL, Local, LocalRule, WeightedRule, Weights, make_optimizer, parse_augmentation
 from coterie.core.model import get_sent_tensors, write_vector
 from coterie.core.rng import extend_key, hash_word
 from coterie.data.federation import Parts
 from coterie.engines.device import autocast_pass, choose_storage_device, get_stacked_memory
 from coterie.engines.loss import Loss
+from coterie.engines.rule_jobs import reduce_losses
 from coterie.engines.sampling import iterate_batches
 from coterie.engines.workspace import Workspace, capture_features, draw_augmentation
 
@@ -36,6 +37,12 @@ class RuleStep:
     y: Tensor
     numbers: Mapping[str, Tensor] = field(default_factory=dict)
     share: Tensor | None = None  # (B,) how much each sample counts in a mean: all alike unless some are padding
+    weighted: Tensor | None = None  # (B, w) what a `WeightedRule` weighs the samples by
+
+    @property
+    def sample_weights(self) -> Tensor:
+        assert self.weighted is not None  # a rule that reads them compares models
+        return self.weighted
 
     @property
     def trained(self) -> list[str]:
@@ -69,6 +76,13 @@ class RuleStep:
         if weights is None or weights is self.weights:
             return dict(self.weights)
         return {name: tensor.clone() for name, tensor in weights.items()}
+
+
+def weigh_batch(rule: WeightedRule, step: RuleStep) -> Tensor:
+    """(B, w) what a rule weighs the samples of a batch by, at the models received."""
+    models = [step.received if name == MODEL else step.extra[name] for name in rule.compared]
+    losses = torch.stack([step.losses(step.outputs(model, evaluate=True)) for model in models], dim=-1)
+    return rule.weigh(losses, step.y, {name: value.expand(len(step.y), -1) for name, value in step.numbers.items()})
 
 
 _NO_BATCH = torch.zeros(0), torch.zeros(0)
@@ -125,9 +139,8 @@ def _train_by_rule(space: Workspace, visit: ClientTraining, local: Local, rule: 
     received, brought = _split_by_name(space, visit.start), dict(visit.extra or {})
     numbers = {name: brought.pop(name) for name in rule.numbers}
     extra = {name: _split_by_name(space, vector) for name, vector in brought.items()}
-    summary = _summarize(
-        space, visit.samples, rule, RuleStep(space.module, space.loss, MODEL, received, received, extra, *_NO_BATCH, numbers)
-    )
+    before = RuleStep(space.module, space.loss, MODEL, received, received, extra, *_NO_BATCH, numbers)
+    sample_weights, summary = _weigh_samples(space, visit.samples, rule, before)
     trained, how = {}, parse_augmentation(local.augment)
     losses, counts = list[Tensor](), list[int]()  # of the model's loop
     space.module.train()
@@ -137,11 +150,14 @@ def _train_by_rule(space: Workspace, visit: ClientTraining, local: Local, rule: 
         key = visit.key if loop == MODEL else extend_key(visit.key, hash_word(loop))
         terms = _GradientTerms(space.module, visit if loop == MODEL else replace(visit, mu=0.0, linear=None))
         optimizer = rule.optimizer(weights, local)
-        for number, batch in enumerate(_iterate_until_closed(space, visit, local, key, rule.epochs(loop, visit.epochs))):
+        numbered = replace(visit, samples=np.arange(len(visit.samples)))  # among the client's own
+        for number, places in enumerate(_iterate_until_closed(space, numbered, local, key, rule.epochs(loop, visit.epochs))):
             optimizer.zero_grad()
+            batch = visit.samples[places]
+            weighted = None if sample_weights is None else sample_weights[torch.as_tensor(places, device=space.device)]
             x, y = space.batch(batch, draw_augmentation(key, number, len(batch)) if how is not None else None, how)
             with autocast_pass(space.precision, space.device):
-                objective = rule.objective(RuleStep(space.module, space.loss, loop, own, received, extra, x, y, numbers))
+                objective = rule.objective(RuleStep(space.module, space.loss, loop, own, received, extra, x, y, numbers, weighted=weighted))
             torch.autograd.backward(objective)
             terms.add_to(weights)
             optimizer.step()
@@ -155,26 +171,24 @@ def _train_by_rule(space: Workspace, visit: ClientTraining, local: Local, rule: 
     return VisitResult(len(losses), further, reduce_losses(rule, found, np.array(counts), len(visit.samples)), summary)
 
 
-def reduce_losses(rule: LocalRule, losses: Doubles, counts: Ints, samples: int) -> Doubles:
-    """(s,) the losses that a rule sends back of one client's steps; zeros where it took none."""
-    if not len(losses) or not rule.loss_count:
-        return np.zeros(rule.loss_count)
-    epoch = int(np.argmax(np.cumsum(counts) >= samples)) + 1 if counts.sum() >= samples else len(counts)
-    return np.asarray(rule.reduce_losses(losses, counts, epoch), dtype=np.float64)
-
-
 @torch.no_grad()
-def _summarize(space: Workspace, samples: Ints, rule: LocalRule, step: RuleStep) -> Doubles:
-    """(r,) the means over a client's samples of what the rule sends back of each."""
-    total = np.zeros(rule.summary_size)
-    if not rule.summary_size:
-        return total
+def _weigh_samples(space: Workspace, samples: Ints, rule: LocalRule, step: RuleStep) -> tuple[Tensor | None, Doubles]:
+    """(n, w) what a rule weighs a client's samples by, if it does, and (r,) the means over them of what it sends back of each."""
+    total, weights = np.zeros(rule.summary_size), list[Tensor]()
+    weighs = isinstance(rule, WeightedRule) and bool(rule.compared)
+    if not (weighs or rule.summary_size):
+        return None, total
     space.module.eval()
     for begin in range(0, len(samples), space.chunk):
         x, y = space.batch(samples[begin : begin + space.chunk])
         with autocast_pass(space.precision, space.device):
-            total += rule.summarize(replace(step, x=x, y=y)).cpu().double().sum(dim=0).numpy()
-    return total / max(len(samples), 1)
+            seen = replace(step, x=x, y=y)
+            if isinstance(rule, WeightedRule) and weighs:
+                seen = replace(seen, weighted=weigh_batch(rule, seen))
+                weights.append(seen.sample_weights)
+            if rule.summary_size:
+                total += rule.summarize(seen).cpu().double().sum(dim=0).numpy()
+    return torch.cat(weights) if weights else None, total / max(len(samples), 1)
 
 
 class _GradientTerms:

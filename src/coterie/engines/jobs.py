@@ -179,6 +179,7 @@ class TrainingJob:
     mu: Doubles
     anchors: Floats | None = None  # (n, d); None: the start
     linear: Floats | None = None  # (n, d); None: zero
+    sample_weights: Floats | None = None  # of each of the indices, by which its loss counts; None: one. The fused route on a CPU has them
 
     def check(self) -> None:
         """Stop at what would make a kernel read or write outside its arrays."""
@@ -193,6 +194,7 @@ class TrainingJob:
             "batch_size": (self.batch_size >= 1).all(),
             "anchors": self.anchors is None or self.anchors.shape == (n, d),
             "linear": self.linear is None or self.linear.shape == (n, d),
+            "sample_weights": self.sample_weights is None or self.sample_weights.shape == self.indices.shape,
             **{name: getattr(self, name).shape == (n,) for name in _PER_TRAINING},
         }
         for name, fits in shapes.items():

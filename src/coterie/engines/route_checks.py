@@ -17,7 +17,7 @@ from coterie.engines.engine import StampedAsk
 from coterie.engines.jobs import merge_asks
 from coterie.engines.local_engine import Work
 from coterie.engines.loop import LoopEngine
-from coterie.engines.stacked.local_rules import RuleJob
+from coterie.engines.rule_jobs import RuleJob
 from coterie.engines.stacked.route import StackedOptions, StackedTrainer
 from coterie.engines.world import World
 

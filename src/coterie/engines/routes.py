@@ -19,6 +19,7 @@ from coterie.engines.fused import cpu_route, gpu_route
 from coterie.engines.layer_kernels.chain import read_chain
 from coterie.engines.loss import cross_entropy
 from coterie.engines.route_checks import CHECK_LOCAL, check_captured, check_stacked
+from coterie.engines.rule_jobs import has_kernels
 from coterie.engines.sampling import has_single_leftover
 from coterie.engines.stacked.route import StackedOptions
 from coterie.engines.workspace import LARGE_MODEL
@@ -78,16 +79,23 @@ class Case:
     def fused_sizes(self) -> tuple[int, ...]:
         """The layer sizes of a dense network that is trained as fused kernels do it; empty where it is not."""
         sizes = get_layer_sizes(self.world)
-        fits = len(sizes) <= MOST_LAYER_SIZES and self.local.optimizer == "sgd" and not self.has_rule
+        fits = len(sizes) <= MOST_LAYER_SIZES and self.local.optimizer == "sgd"
         return sizes if fits else ()
 
     @property
     def has_triton_kernel(self) -> bool:
-        return self.is_cuda and bool(self.fused_sizes) and gpu_route.is_available() and gpu_route.has_kernel(self.fused_sizes)
+        fits = self.is_cuda and bool(self.fused_sizes) and not self.has_rule
+        return fits and gpu_route.is_available() and gpu_route.has_kernel(self.fused_sizes)
 
     @property
     def has_numba_kernel(self) -> bool:
-        return self.is_cpu and bool(self.fused_sizes) and cpu_route.is_available()
+        fits = self.is_cpu and bool(self.fused_sizes) and not self.has_rule
+        return fits and cpu_route.is_available()
+
+    @property
+    def has_rule_kernel(self) -> bool:
+        fits = self.is_cpu and bool(self.fused_sizes) and self.local.rule is not None and has_kernels(self.local.rule)
+        return fits and cpu_route.is_available()
 
     @cached_property
     def has_convolution(self) -> bool:
@@ -144,6 +152,8 @@ TABLE = (
         "a whole local training is one kernel"),
     Row("dense network with at most two hidden layers, SGD, CPU", lambda c: c.has_numba_kernel, "fused", "numba",
         "a whole local training is one compiled function"),
+    Row("the same by a local rule that weighs samples", lambda c: c.has_rule_kernel, "fused", "numba",
+        "each loop of the rule is such a training"),
     Row("convolutions, CPU", lambda c: c.is_cpu and c.has_convolution, "loop", "autograd",
         "convolutions fill a CPU: stacking clients is not faster"),
     Row("AdamW", lambda c: c.local.optimizer == "adamw" and not c.has_rule, "loop", "autograd",

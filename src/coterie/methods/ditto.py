@@ -5,14 +5,13 @@ loops: it trains the shared model, which it sends back, and its own model v_k on
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coterie.core.arrays import Bools, Ids
 from coterie.core.asks import Train
 from coterie.core.layout import InitialModels
-from coterie.core.local import MODEL, LocalRule, Step
+from coterie.core.local import MODEL, WeightedRule
 from coterie.core.method import Context, MemoryNeeds, Round, done
 from coterie.core.serving import Serving
 from coterie.core.settings import setting
@@ -20,14 +19,11 @@ from coterie.core.states import ClientTable, Models, grow_rows
 from coterie.methods.averaging import Weighting, average_replies
 from coterie.methods.one_model import SharedModel
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 OWN_MODEL = "own"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DittoRule(LocalRule):
+class DittoRule(WeightedRule):
     """Two loops: the shared model on the study's loss, then the client's own, pulled towards the shared one as it was received."""
 
     loops = (MODEL, OWN_MODEL)
@@ -39,12 +35,8 @@ class DittoRule(LocalRule):
     def epochs(self, loop: str, epochs: int) -> int:
         return self.own_epochs if loop == OWN_MODEL and self.own_epochs is not None else epochs
 
-    def objective(self, step: Step) -> "Tensor":
-        loss = step.loss(step.outputs())
-        if step.loop == OWN_MODEL:
-            gaps = [((step.weights[name] - step.received[name]) ** 2).sum() for name in step.trained]
-            loss = loss + self.lam / 2 * sum(gaps)  # Alg. 1, line 7
-        return loss
+    def get_pull(self, loop: str) -> float:
+        return self.lam if loop == OWN_MODEL else 0.0  # Alg. 1, line 7
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ints
-from coterie.core.local import MODEL, LocalRule, Step
+from coterie.core.local import MODEL, WeightedRule
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +21,7 @@ WEIGHTS, CLASS_SHARES = "weights", "class shares"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossRule(LocalRule):
+class LossRule(WeightedRule):
     """The study's own loss; sends back that of the first steps, and the mean over the samples of the last epoch.
 
     Example: ``ctx.local.replace(rule=LossRule(first=7))``; the numbers are in ``trained.losses``.
@@ -41,17 +41,14 @@ class LossRule(LocalRule):
         mean = np.average(losses[-length:], weights=samples[-length:])
         return np.append(losses[steps], [mean] * self.last)
 
-    def objective(self, step: Step) -> "Tensor":
-        return step.loss(step.outputs())
-
 
 @dataclass(frozen=True, kw_only=True)
-class MixtureRule(LocalRule):
+class MixtureRule(WeightedRule):
     """Trains K models, each on all samples weighted by its responsibility for them; sends the mean responsibilities back.
 
     The ask brings the first model as the model, the others in `extra` by their loops, and the client's mixture weights (n, K) as `WEIGHTS`.
     With classes, it brings each model's class shares (n, K * C) as `CLASS_SHARES`, and the summary is by class, which shows how many
-    samples of each class there are. Responsibilities are of the models received: they do not change while a client trains.
+    samples of each class there are. Responsibilities are of the models received.
 
     Example: ``Train(cohort, models[:1], local, extra=MixtureRule(components=3).bring(models, weights), kept=(WEIGHTS,))``.
     """
@@ -92,28 +89,25 @@ class MixtureRule(LocalRule):
     def epochs(self, loop: str, epochs: int) -> int:
         return epochs if self.trains else 0
 
-    def compute_responsibilities(self, step: Step) -> "Tensor":
+    @property
+    def compared(self) -> Sequence[str]:
+        return self.loops
+
+    def weigh(self, losses: "Tensor", labels: "Tensor", numbers: "Mapping[str, Tensor]") -> "Tensor":
         """(B, K) gamma_jk = softmax over k of log w_k - loss_k(x_j, y_j), and - log C_k(y_j) with class shares."""
+        logits = numbers[WEIGHTS].log() - losses
+        if self.classes:
+            shares = numbers[CLASS_SHARES].reshape(-1, self.components, self.classes)  # (B, K, C)
+            logits = logits - shares.take_along_dim(labels[:, None, None], dim=-1)[..., 0].log()
+        return logits.softmax(dim=-1)
+
+    def get_weight_column(self, loop: str) -> int:
+        return list(self.loops).index(loop)
+
+    def summarize_weights(self, weights: "Tensor", labels: "Tensor") -> "Tensor":
         import torch
 
-        with torch.no_grad():
-            models = [step.received, *(step.extra[loop] for loop in self.loops[1:])]
-            losses = torch.stack([step.losses(step.outputs(model, evaluate=True)) for model in models], dim=-1)
-            logits = step.numbers[WEIGHTS].log() - losses
-            if self.classes:
-                shares = step.numbers[CLASS_SHARES].view(self.components, self.classes)
-                logits = logits - shares.T[step.y].log()
-            return logits.softmax(dim=-1)
-
-    def objective(self, step: Step) -> "Tensor":
-        own = self.compute_responsibilities(step)[..., list(self.loops).index(step.loop)]
-        return step.mean(own * step.losses(step.outputs()))
-
-    def summarize(self, step: Step) -> "Tensor":
-        import torch
-
-        found = self.compute_responsibilities(step)
         if not self.classes:
-            return found
-        labels = step.y[:, None] == torch.arange(self.classes, device=step.y.device)  # (B, C)
-        return (found[:, :, None] * labels[:, None, :]).flatten(1)
+            return weights
+        own = labels[:, None] == torch.arange(self.classes, device=labels.device)  # (B, C)
+        return (weights[:, :, None] * own[:, None, :]).flatten(1)

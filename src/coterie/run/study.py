@@ -191,8 +191,12 @@ class Study:
         methods: Sequence[Method[Any]] | None = None,
         loss: Loss | None = None,
         make: MakeModule = build_model,
+        is_scored: bool = True,
     ) -> "Study":
-        """Build what the settings name, and refuse what cannot work. Objects may replace specs: federations by draw."""
+        """Build what the settings name, and refuse what cannot work. Objects may replace specs: federations by draw.
+
+        A study that is not scored, but run for its models, needs no test samples.
+        """
         began = perf_counter()
         made = tuple(methods) if methods is not None else tuple(build(spec) for spec in settings.methods)
         given = dict.fromkeys(settings.draws, federation) if isinstance(federation, Federation) else federation or {}
@@ -208,7 +212,8 @@ class Study:
             settings.plan.check(world.federation.participants)
             settings.plan.check_sites(world.federation.sites, settings.data)
             world.federation.check_disjoint()
-            check_test_samples(world.federation, settings.data)
+            if is_scored:
+                check_test_samples(world.federation, settings.data)
             assert world.model.layout.size  # builds the model, so that a wrong spec is refused before anything is written
             check_fit(world, settings.plan.local.batch_size, augments=settings.plan.local.augment is not None)
         return cls(

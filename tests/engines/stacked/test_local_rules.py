@@ -20,7 +20,7 @@ from coterie.engines.engine import StampedAsk
 from coterie.engines.jobs import TrainingJob
 from coterie.engines.loop import LoopEngine
 from coterie.engines.routes import choose_route
-from coterie.engines.stacked.local_rules import RuleJob, RuleResult
+from coterie.engines.rule_jobs import RuleJob, RuleResult
 from coterie.engines.workspace import Workspace
 from coterie.engines.world import World
 from coterie.methods.ditto import OWN_MODEL, DittoRule

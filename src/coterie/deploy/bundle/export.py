@@ -236,7 +236,7 @@ def served_result(
     clients = _list_all_clients(world)
     if newcomers is not None:
         both = add_newcomers(world.federation.at_round(lane.round_), newcomers)
-        study = Study.prepare(chosen, federation=both, methods=[lane.method], loss=world.loss, make=world.model.make)
+        study = Study.prepare(chosen, federation=both, methods=[lane.method], loss=world.loss, make=world.model.make, is_scored=False)
         (beside,) = study.lanes()
         beside.resume_from(lane.end, lane.state)
         lane, clients = beside, _list_all_clients(study.worlds[key.draw])[len(clients) :]

@@ -29,7 +29,8 @@ from coterie.deploy.flare.jobs import BODY, TASK
 from coterie.deploy.flare.transport import IncomingStreams, hash_registration, survive_bad_messages
 from coterie.deploy.messages import OversizedMessage, RawMessage
 from coterie.deploy.server.federation import SCHEMA_FILE, SERVER_FOLDER, list_connected_sites, read_presence, read_roster
-from coterie.deploy.server.runner import TooFewSitesError, run_order
+from coterie.deploy.server.introduction import TooFewSitesError
+from coterie.deploy.server.runner import run_order
 from coterie.deploy.server.runs import Journal, RunFolder
 
 LOOK = 0.05  # seconds between looks at the abort signal

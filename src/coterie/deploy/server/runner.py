@@ -1,12 +1,10 @@
-"""A run on the server, whatever carries its messages: introduce the sites, run the study or inspection, deliver the models."""
+"""A run on the server, whatever carries its messages: introduce the sites, run an order of any kind, deliver the models."""
 
 import json
 import secrets
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any, cast
 
 import numpy as np
@@ -22,21 +20,18 @@ from coterie.deploy.bundle.export import name_models
 from coterie.deploy.messages import (
     PROTOCOL,
     Delivery,
-    Hello,
     MessageError,
-    PendingError,
     RawMessage,
-    SiteCard,
-    get_version,
     restrict_serving,
     to_message,
 )
-from coterie.deploy.orders import LARGEST_ORDER, SHORT_HASH, OrderTerms
+from coterie.deploy.orders import OrderTerms
 from coterie.deploy.server.engine import Carrier, FederatedEngine, PostingCarrier, limit_answers
 from coterie.deploy.server.federation import Claim
-from coterie.deploy.server.members import Members, admit_sites, choose_schema, describe_thin_sites, read_stored_schema
-from coterie.deploy.server.runs import APPROVALS_FILE, STATUS_FILE, InspectOrder, Order
-from coterie.deploy.server.validation import CARD_BYTES, RECEIPT_BYTES, read_card, read_receipt
+from coterie.deploy.server.introduction import PendingApprovals, introduce_sites
+from coterie.deploy.server.members import Members
+from coterie.deploy.server.runs import InspectOrder, Order
+from coterie.deploy.server.validation import RECEIPT_BYTES, read_receipt
 from coterie.engines.engine import StampedAsk
 from coterie.evidence.restore import load_lanes
 from coterie.evidence.settings import Settings
@@ -136,48 +131,53 @@ def make_deliveries(
 
 
 UNDELIVERED_FILE = "undelivered.json"  # the sites that did not confirm that they have their models
-POLL = 2.0  # seconds between questions to sites that have not approved the order
-TURN = 60.0  # seconds that a job waits for approvals while other runs wait for their turn
 
 
-class TooFewSitesError(UserError):
-    """Sites that should be there were silent: they may be back in a moment."""
+@dataclass(frozen=True)
+class Job:
+    """One job of a run: its order, and what the server has to run it with."""
 
+    order: Order
+    carrier: Carrier
+    sites: Sequence[str]  # that are connected
+    folder: Path  # of the run
+    clock: TimeLimit
+    report: Callable[[str], None]  # what stands in a site's way
+    watchers: Iterable[Callback] = ()
+    roster: Mapping[str, Claim] | None = None  # what the operator lets sites claim
+    schema_file: Path | None = None  # where the federation keeps the columns that the sites of its last run agreed on
 
-class UnapprovedError(TooFewSitesError):
-    """Too few sites have approved the order, and another run waits for its turn."""
+    def introduce(self, terms: OrderTerms) -> tuple[Members, PendingApprovals]:
+        """The members of the run, and the sites that have yet to approve the order."""
+        return introduce_sites(self.order, terms, self.carrier, self.sites, self.folder, self.report, self.roster, self.schema_file)
 
 
 def run_order(
-    order: Order,
-    carrier: Carrier,
-    sites: Sequence[str],
-    folder: Path,
-    *,
-    clock: TimeLimit,
-    report: Callable[[str], None],
-    watchers: Iterable[Callback] = (),
-    roster: Mapping[str, Claim] | None = None,
-    schema_file: Path | None = None,
+    order: Order, carrier: Carrier, sites: Sequence[str], folder: Path, *, clock: TimeLimit, report: Callable[[str], None], **more: Any
 ) -> bool:
     """Start or resume the run; whether it is complete. It ends early, with every round so far on disk, when the clock is over, or when a
-    site has approved the order that had not before. `roster` is what the operator lets sites claim; in `schema_file` the federation keeps
-    the columns that the sites of its last run agreed on."""
-    if order.kind == "inspect":
-        wanted, terms = InspectOrder.read(order.settings), order.terms()
-        members, _ = introduce_sites(order, terms, carrier, sites, folder, report, roster, schema_file)
-        carrier = _MembersCarrier(carrier, members.here)
-        write_inspection(wanted, members, carrier, order.run, folder, terms.hash)
-        return True
-    settings = Settings.from_json(order.settings)
+    site has approved the order that had not before. `more` are fields of `Job`."""
+    return RUNNERS[order.kind](Job(order, carrier, sites, folder, clock, report, **more))
+
+
+def _run_inspection(job: Job) -> bool:
+    order, terms = job.order, job.order.terms()
+    members, _ = job.introduce(terms)
+    carrier = _MembersCarrier(job.carrier, members.here)
+    write_inspection(InspectOrder.read(order.settings), members, carrier, order.run, job.folder, terms.hash)
+    return True
+
+
+def _run_study(job: Job) -> bool:
+    order, folder, settings = job.order, job.folder, Settings.from_json(job.order.settings)
     settings.plan.check_real()
     check_trust([settings.plan.selection], "The order", settings.plan.selection in order.trusted, "sampler")
     # a wrong one is refused before any site is asked
     methods = tuple(build(spec, trust=spec in order.trusted) for spec in settings.methods)
     check_async_methods(settings.plan, settings.methods, methods)
     terms = order.terms(methods)
-    members, pending = introduce_sites(order, terms, carrier, sites, folder, report, roster, schema_file)
-    clock, carrier = _ApprovalClock(clock, pending), _MembersCarrier(carrier, members.here)
+    members, pending = job.introduce(terms)
+    clock, carrier = _ApprovalClock(job.clock, pending), _MembersCarrier(job.carrier, members.here)
     problem = make_problem(members, settings.model)
     engine = FederatedEngine(
         carrier,
@@ -199,7 +199,7 @@ def run_order(
         changing=True,  # clients may come later, and some share no scores
     )
     out, execution = folder / "study", Execution(checkpoint_every=1, device="cpu")
-    study.run(out=out, resume=out.exists(), execution=execution, engine=engine, callbacks=watchers, budget=clock)
+    study.run(out=out, resume=out.exists(), execution=execution, engine=engine, callbacks=job.watchers, budget=clock)
     if clock.over:
         return False
     write_json(
@@ -221,41 +221,6 @@ def _deliver(batches: Iterable[Mapping[str, Delivery]], carrier: Carrier, limit:
             except MessageError:
                 without.add(site)
     return without
-
-
-class PendingApprovals:
-    """The sites of a job that have not approved the order yet."""
-
-    def __init__(self, hello: Hello, carrier: Carrier, limit: int, sites: Iterable[str]) -> None:
-        self.hello, self.carrier, self.limit, self.sites = hello, carrier, limit, set(sites)
-        self.cards: dict[str, SiteCard] = {}  # of those that have approved
-        self.faults: dict[str, str] = {}  # of those that take no part
-        self._asked = 0.0
-
-    def ask(self) -> bool:
-        """Ask those that have not decided; whether anything has changed."""
-        self._asked, before = monotonic(), set(self.sites)
-        limit_answers(self.carrier, dict.fromkeys(self.sites, min(self.limit, CARD_BYTES)))
-        response = self.carrier.exchange({site: to_message(self.hello) for site in sorted(self.sites)})
-        for site in sorted(self.sites):
-            if site not in response:  # silent, or gone: the next job sees
-                self.sites.discard(site)
-                continue
-            try:
-                self.cards[site] = read_card(response[site], self.hello, self.limit)
-            except PendingError:
-                continue
-            except MessageError as error:
-                self.faults[site] = str(error)
-            self.sites.discard(site)
-        return self.sites != before
-
-    def has_approval(self) -> bool:
-        """Whether one of them has approved since; asked at most every few seconds."""
-        known = len(self.cards)
-        if self.sites and monotonic() - self._asked > POLL:
-            self.ask()
-        return len(self.cards) > known
 
 
 class _MembersCarrier:
@@ -296,105 +261,5 @@ class _ApprovalClock:
         return not self._over and self.clock.begin_wave()
 
 
-def introduce_sites(
-    order: Order,
-    terms: OrderTerms,
-    carrier: Carrier,
-    sites: Sequence[str],
-    folder: Path,
-    report: Callable[[str], None],
-    roster: Mapping[str, Claim] | None = None,
-    schema_file: Path | None = None,
-) -> tuple[Members, PendingApprovals]:
-    """The members: every site's card, after those that took part before, and the sites that have yet to approve the order.
-
-    Where too few have approved it, they are asked again until enough have, or until another run has waited for long enough for its turn.
-    What stands in a site's way is reported. All sites that take part have the same columns in the same order: those of the run's earlier
-    jobs, or those that `choose_schema` finds.
-    """
-    if len(text := terms.as_text()) > LARGEST_ORDER:
-        raise UserError(f"The order has {len(text):,} characters, sites take {LARGEST_ORDER:,}: order fewer seeds or methods at once.")
-    path = folder / "members.json"
-    before = Members.read(path) if path.exists() else None
-    schema = before.schema if before is not None else ""
-    hello = Hello(PROTOCOL, order.run, secrets.token_hex(16), terms.model, get_version(), terms.hash, text, schema)
-    pending, began, details = PendingApprovals(hello, carrier, order.limit, sites), monotonic(), set[str]()
-    folder.mkdir(parents=True, exist_ok=True)
-    pending.ask()
-    while True:
-        for fault in _describe_faults(pending.faults):
-            if fault not in details:
-                details.add(fault)
-                report(fault)
-        if pending.sites and (waiting := _describe_pending(pending)) not in details:
-            details.add(waiting)
-            report(waiting)
-        write_json(folder / APPROVALS_FILE, {"order": terms.hash, "pending": sorted(pending.sites)})
-        if len(pending.cards) >= order.minimum or len(pending.cards) + len(pending.sites) < order.minimum:
-            break
-        if monotonic() - began > TURN and _is_other_run_waiting(folder):
-            raise UnapprovedError(_describe_pending(pending))
-        sleep(POLL)
-        pending.ask()
-    schema, cards, differing = _agree_on_schema(pending, order, schema_file)
-    members, refused = admit_sites(cards, order.order, before, roster)
-    refused = differing | refused
-    for sentence in _describe_faults(refused):
-        report(sentence)
-    taken = members.here if members is not None else frozenset()
-    for site in sorted(taken):
-        if cards[site].version != hello.version:
-            report(f"Site {site!r} has coterie {cards[site].version}, the server {hello.version}: install the same version on both.")
-    if members is None or len(taken) < max(order.minimum, 1):
-        short, faults = f"{len(taken)} sites introduced themselves, {order.minimum} are needed.", _describe_faults(pending.faults | refused)
-        raise UserError(f"{short} {' '.join(faults)}") if faults else TooFewSitesError(short)
-    members = replace(members, schema=schema)
-    if before is None:
-        for sentence in describe_thin_sites(members, pending.cards):
-            report(sentence)
-    members.write(path)
-    if schema_file is not None and schema:
-        write_json(schema_file, {"schema": schema})
-    return members, pending
-
-
-def _agree_on_schema(pending: PendingApprovals, order: Order, schema_file: Path | None) -> tuple[str, dict[str, SiteCard], dict[str, str]]:
-    """The columns of the run, the cards of the sites that have them, and why others do not. Sites whose own columns are different, or in
-    another order, are asked for a card in the agreed ones."""
-    hello, cards = pending.hello, pending.cards
-    schema = hello.schema
-    if not schema:
-        ranked = sorted(cards, key=lambda site: (order.order.index(site) if site in order.order else len(order.order), site))
-        stored = read_stored_schema(schema_file) if schema_file is not None else ""
-        schema = choose_schema([cards[site].schema for site in ranked], stored)
-    if not schema:
-        return "", cards, {}
-    asked = PendingApprovals(replace(hello, number=secrets.token_hex(16), schema=schema), pending.carrier, pending.limit, ())
-    if not hello.schema:
-        asked.sites = {site for site, card in cards.items() if card.schema != schema}
-        if asked.sites:
-            other = set(asked.sites)
-            asked.ask()
-            cards = {site: card for site, card in cards.items() if site not in other} | asked.cards
-    faults = asked.faults | {
-        site: "it does not have the columns that the sites agreed on" for site, card in cards.items() if card.schema != schema
-    }
-    return schema, {site: card for site, card in cards.items() if site not in faults}, faults
-
-
-def _is_other_run_waiting(folder: Path) -> bool:
-    """Whether another run of the federation waits for its turn: there is one job at a time."""
-    for path in folder.parent.glob(f"*/{STATUS_FILE}"):
-        with suppress(OSError, ValueError, AttributeError):  # being written
-            if path.parent != folder and json.loads(path.read_text(encoding="utf-8")).get("status") in ("waiting", "again"):
-                return True
-    return False
-
-
-def _describe_pending(pending: PendingApprovals) -> str:
-    short, run = pending.hello.order[:SHORT_HASH], pending.hello.run
-    return f"Waiting for approval at {', '.join(sorted(pending.sites))} (order {short}); there: coterie policy approve KIT {run}."
-
-
-def _describe_faults(faults: Mapping[str, str]) -> list[str]:
-    return [f"Site {site!r} does not take part: {fault}{'' if fault.endswith(('.', '?')) else '.'}" for site, fault in faults.items()]
+# how the server runs orders of each kind; whether the run is then complete
+RUNNERS: Mapping[str, Callable[[Job], bool]] = {"study": _run_study, "inspect": _run_inspection}

@@ -6,7 +6,7 @@ Only `coterie serve` starts jobs from them.
 import getpass
 import json
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from os import SEEK_END
@@ -20,7 +20,7 @@ from coterie.core.local import Local
 from coterie.deploy.certificates import find_expiring
 from coterie.deploy.files import LONGEST_NAME, escape_text, is_name
 from coterie.deploy.messages import LIMIT, read_schema
-from coterie.deploy.orders import LONGEST_NOTE, OrderTerms, find_asks
+from coterie.deploy.orders import KINDS_OF_ORDER, LONGEST_NOTE, OrderTerms, find_asks
 from coterie.deploy.server.federation import SCHEMA_FILE, FederationFolder, read_presence
 from coterie.deploy.server.members import read_stored_schema
 from coterie.evidence.folder import list_segments
@@ -130,7 +130,7 @@ class Order:
     """What is to be done, as it travels to the server: plain text and numbers."""
 
     run: str
-    kind: str  # "study" or "inspect"
+    kind: str  # one of KINDS_OF_ORDER
     settings: Mapping[str, Any]  # of the study, as JSON
     order: tuple[str, ...] = ()  # of the sites, as the federation lists them
     minimum: int = 1  # sites without which nothing begins
@@ -143,29 +143,34 @@ class Order:
     def read(cls, tree: Mapping[str, Any]) -> "Order":
         """From what a file or a job holds."""
         made = cls(**{**tree, "order": tuple(tree.get("order", ())), "trusted": tuple(tree.get("trusted", ()))})
+        if made.kind not in KINDS_OF_ORDER:
+            raise UserError(f"An order cannot be of kind {escape_text(str(made.kind), 100)!r}: use {', '.join(KINDS_OF_ORDER)}.")
         if not is_name(made.run):  # it is a folder's
             raise UserError(f"A run cannot be called {escape_text(str(made.run), 100)!r}: use letters, digits, - . = and _.")
         return made
 
     def terms(self, methods: Sequence[Any] | None = None) -> OrderTerms:
         """The order as sites read and approve it. `methods` are the study's, where they are built already."""
-        common: dict[str, Any] = {
-            "kind": self.kind,
-            "run": self.run,
-            "operator": self.operator[:LONGEST_NOTE],
-            "purpose": self.purpose[:LONGEST_NOTE],
-        }
-        if self.kind == "inspect":
-            wanted = InspectOrder.read(self.settings)
-            common |= {"data": wanted.data, "model": wanted.model, "seeds": (wanted.seed,), "plan": to_json_value(self.settings["plan"])}
-            return OrderTerms(**common, methods=("inspect",), asks=find_asks([run_inspection]))
-        settings = Settings.from_json(self.settings)
-        made = methods if methods is not None else [build(spec, trust=spec in self.trusted) for spec in settings.methods]
-        seeds = [derive_seed(draw, seed) if settings.own_seeds else seed for draw in settings.draws for seed in settings.seeds]
-        common |= {"data": settings.data, "model": settings.model, "seeds": tuple(dict.fromkeys(seeds))}
-        return OrderTerms(
-            **common, methods=settings.methods, asks=find_asks(made, "Evaluate"), plan=to_json_value(settings.as_json()["plan"])
-        )
+        note: dict[str, Any] = {"operator": self.operator[:LONGEST_NOTE], "purpose": self.purpose[:LONGEST_NOTE]}
+        return OrderTerms(kind=self.kind, run=self.run, **note, **TERMS[self.kind](self, methods))
+
+
+def _state_study(order: Order, methods: Sequence[Any] | None) -> dict[str, Any]:
+    settings = Settings.from_json(order.settings)
+    made = methods if methods is not None else [build(spec, trust=spec in order.trusted) for spec in settings.methods]
+    seeds = [derive_seed(draw, seed) if settings.own_seeds else seed for draw in settings.draws for seed in settings.seeds]
+    common = {"data": settings.data, "model": settings.model, "seeds": tuple(dict.fromkeys(seeds)), "methods": settings.methods}
+    return {**common, "asks": find_asks(made, "Evaluate"), "plan": to_json_value(settings.as_json()["plan"])}
+
+
+def _state_inspection(order: Order, methods: Sequence[Any] | None) -> dict[str, Any]:
+    wanted = InspectOrder.read(order.settings)
+    common = {"data": wanted.data, "model": wanted.model, "seeds": (wanted.seed,), "plan": to_json_value(order.settings["plan"])}
+    return {**common, "methods": ("inspect",), "asks": find_asks([run_inspection])}
+
+
+# by kind, the terms of an order but its run, operator and purpose
+TERMS: Mapping[str, Callable[[Order, Sequence[Any] | None], dict[str, Any]]] = {"study": _state_study, "inspect": _state_inspection}
 
 
 ORDER_FILE, STOP_FILE = "order.json", "stop"
@@ -305,7 +310,7 @@ def _summarize_run(run: RunFolder) -> dict[str, Any]:
         "kind": order.kind,
         **run.status_details,
         "round": max(rounds, default=None),
-        "rounds": order.settings["plan"]["rounds"] if order.kind == "study" else None,
+        "rounds": order.settings["plan"]["rounds"] if KINDS_OF_ORDER[order.kind].has_rounds else None,
         "sites": began[-1] if began else [],
         "groups": _read_groups(run) if is_study(run.study) else {},
     }

@@ -185,8 +185,8 @@ def describe_order(terms: OrderTerms, policy: "Policy", epsilon: float | None) -
 
 
 def _describe_rounds(terms: OrderTerms) -> str:
-    if terms.kind == "inspect":
-        return "none: an inspection" + (", with a pilot training" if terms.local else "")
+    if not terms.facts.has_rounds:
+        return terms.facts.rounds + (", with a pilot training" if terms.local else "")
     seeds = f"{len(terms.seeds)} seed{'s' * (len(terms.seeds) > 1)}"
     cohort = terms.plan.get("cohort")
     cohorts = f"{cohort} clients a round" if cohort else "all clients in every round"

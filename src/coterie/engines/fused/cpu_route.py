@@ -14,7 +14,7 @@ from importlib.util import find_spec
 import numpy as np
 
 from coterie._util.threads import count_cores
-from coterie.core.arrays import Floats, Ints
+from coterie.core.arrays import Doubles, Floats, Ints
 from coterie.engines.jobs import TrainingJob
 
 SHORT = 0.2  # seconds of work during which the caller need not stay free to hear Ctrl-C, and lends a hand
@@ -30,6 +30,12 @@ def is_available() -> bool:
 
 def train(job: TrainingJob, threads: int | None = None) -> tuple[Floats, Ints]:
     """The trained models (n, d), and the steps (n,) that each took. By default on all cores."""
+    vectors, steps, _ = train_with_losses(job, threads, report=False)
+    return vectors, steps
+
+
+def train_with_losses(job: TrainingJob, threads: int | None = None, *, report: bool = True) -> tuple[Floats, Ints, Doubles]:
+    """`train`, and, where they are to be reported, the mean loss of the batch before each step: of all trainings, one after the other."""
     from coterie.engines.fused.cpu_training import get_buffers, get_chunk_size, get_kernel, make_kernel_job
 
     job.check()
@@ -38,18 +44,20 @@ def train(job: TrainingJob, threads: int | None = None) -> tuple[Floats, Ints]:
     products = np.minimum(job.batch_size, job.samples()) * (job.parameters * SECONDS_PER_PRODUCT)
     costs = steps * (products + SECONDS_PER_STEP)  # about how many seconds each training takes on one core
     queue = np.argsort(-costs, kind="stable")[: np.count_nonzero(steps)]
+    begins = np.concatenate([[0], np.cumsum(steps)]) if report else np.zeros(len(steps) + 1, np.int64)
+    losses = np.zeros(int(begins[-1]))
     if len(queue):
         threads, total, chunk, longest = threads or count_cores(), float(costs.sum()), get_chunk_size(job), int(job.samples().max())
         arrays = make_kernel_job(job, steps, chunk)
         next_in_queue, stop = np.zeros(1, np.int64), np.zeros(1, np.int64)
         _run_workers(
-            lambda: work(arrays, queue, get_buffers(job.sizes, chunk, longest), next_in_queue, stop, vectors),
+            lambda: work(arrays, queue, get_buffers(job.sizes, chunk, longest), next_in_queue, stop, vectors, begins, losses),
             workers=max(1, min(threads, len(queue), int(total / WORTH_A_THREAD))),
             threads=threads,
             lend=total < SHORT,
             stop=stop,
         )
-    return vectors, steps
+    return vectors, steps, losses
 
 
 def warm_up() -> None:

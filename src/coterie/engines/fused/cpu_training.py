@@ -90,11 +90,11 @@ def combine(
 
 
 @kernel_part
-def gather(x: Floats, samples: Ints, batch: Floats) -> None:
+def gather(x: Floats, indices: Ints, places: Ints, batch: Floats) -> None:
     """Copy the rows of a chunk to where the vector units can read them."""
     width = x.shape[1]
-    for s in range(len(samples)):
-        copy_floats(x, samples[s] * width, batch, s * pad_length(width), width)
+    for s in range(len(places)):
+        copy_floats(x, indices[places[s]] * width, batch, s * pad_length(width), width)
 
 
 @kernel_part
@@ -111,13 +111,30 @@ def forward(plan: Ints, count: int, batch: Floats, weights: Floats, acts: Floats
 
 
 @kernel_part
-def compute_output_deltas(classes: int, at: int, labels: Ints, samples: Ints, scale: np.float32, acts: Floats, deltas: Floats) -> None:
-    """Softmax minus one at the label, over the size of the batch."""
+def compute_output_deltas(
+    classes: int, at: int, labels: Ints, indices: Ints, places: Ints, sample_weights: Floats, scale: np.float32,
+    acts: Floats, deltas: Floats,
+) -> None:  # fmt: skip
+    """Softmax minus one at the label, over the size of the batch, times the weight of the sample where samples have weights."""
     stride = pad_length(classes)
-    for s in range(len(samples)):
-        row = at + s * stride
-        compute_softmax(stride // LANES, acts, row, scale, deltas, row)
-        deltas[row + labels[samples[s]]] -= scale
+    for s in range(len(places)):
+        row, own = at + s * stride, scale * sample_weights[places[s]] if len(sample_weights) else scale
+        compute_softmax(stride // LANES, acts, row, own, deltas, row)
+        deltas[row + labels[indices[places[s]]]] -= own
+
+
+@kernel_part
+def sum_losses(classes: int, at: int, labels: Ints, indices: Ints, places: Ints, sample_weights: Floats, acts: Floats) -> float:
+    """The weighted cross-entropies of a chunk, from its logits."""
+    total, stride = 0.0, pad_length(classes)
+    for s in range(len(places)):
+        logits = acts[at + s * stride : at + s * stride + classes]
+        highest, powers = logits.max(), 0.0
+        for c in range(classes):
+            powers += np.exp(np.float64(logits[c] - highest))
+        loss = np.log(powers) + highest - logits[labels[indices[places[s]]]]
+        total += loss * sample_weights[places[s]] if len(sample_weights) else loss
+    return total
 
 
 @kernel_part
@@ -171,19 +188,23 @@ def descend(
 
 @kernel_part
 def take_step(
-    plan: Ints, x: Floats, y: Ints, samples: Ints, chunk: int, batch: Floats, acts: Floats, deltas: Floats, ones: Floats,
+    plan: Ints, x: Floats, y: Ints, indices: Ints, places: Ints, sample_weights: Floats, chunk: int,
+    batch: Floats, acts: Floats, deltas: Floats, ones: Floats,
     weights: Floats, gradient: Floats, velocity: Floats, anchor: Floats, linear: Floats,
-    lr: np.float32, momentum: np.float32, decay: np.float32, mu: np.float32,
+    lr: np.float32, momentum: np.float32, decay: np.float32, mu: np.float32, losses: Doubles,
 ) -> None:  # fmt: skip
-    """One step on one batch. A batch of one chunk without momentum and linear terms moves the weights as it goes."""
-    last, size = len(plan) - 1, len(samples)
+    """One step on one batch. A batch of one chunk without momentum and linear terms moves the weights as it goes. The mean loss before the
+    step goes to `losses`, if that has room for one."""
+    last, size = len(plan) - 1, len(places)
     direct = size <= chunk and momentum == 0 and len(linear) == 0
     moving = DESCEND if decay == 0 and mu == 0 else DESCEND_TO
     for begin in range(0, size, chunk):
-        part = samples[begin : begin + chunk]
-        gather(x, part, batch)
+        part = places[begin : begin + chunk]
+        gather(x, indices, part, batch)
         forward(plan, len(part), batch, weights, acts)
-        compute_output_deltas(plan[last, OUT], plan[last, ACTS], y, part, np.float32(1.0 / size), acts, deltas)
+        if len(losses):
+            losses[0] += sum_losses(plan[last, OUT], plan[last, ACTS], y, indices, part, sample_weights, acts) / size
+        compute_output_deltas(plan[last, OUT], plan[last, ACTS], y, indices, part, sample_weights, np.float32(1.0 / size), acts, deltas)
         then = moving if direct else (STORE if begin == 0 else ADD)
         for layer in range(last, -1, -1):
             if layer:
@@ -218,6 +239,7 @@ class KernelJob(NamedTuple):
     mu: Doubles
     anchors: Floats
     linear: Floats
+    sample_weights: Floats
 
 
 class WorkerBuffers(NamedTuple):
@@ -294,8 +316,9 @@ def flatten_model(plan: Ints, rows: Floats, models: Floats, i: int) -> None:
 
 
 @kernel_part
-def train_one(t: KernelJob, i: int, space: WorkerBuffers, stop: Ints) -> None:
-    """All steps of training i, from `t.models` into `space.weights`. The same bits whatever else the job holds."""
+def train_one(t: KernelJob, i: int, space: WorkerBuffers, stop: Ints, losses: Doubles) -> None:
+    """All steps of training i, from `t.models` into `space.weights`. The same bits whatever else the job holds. The mean loss of each
+    batch before its step goes to `losses`, if that has room for them."""
     begin, n = t.offsets[i], t.offsets[i + 1] - t.offsets[i]
     lr, momentum = np.float32(t.lr[i]), np.float32(t.momentum[i])
     decay, mu = np.float32(t.weight_decay[i]), np.float32(t.mu[i])
@@ -316,14 +339,14 @@ def train_one(t: KernelJob, i: int, space: WorkerBuffers, stop: Ints) -> None:
     while done < t.steps[i]:
         shuffle(scramble((t.keys[i] ^ np.uint64(epoch)) + _GOLDEN), n, space.words, space.order, space.counts)
         for s in range(n):
-            space.order[s] = t.indices[begin + space.order[s]]
+            space.order[s] += begin
         for at in range(0, n, t.batch_size[i]):
             if done == t.steps[i] or is_raised(stop):
                 return
-            samples = space.order[at : min(n, at + t.batch_size[i])]
+            places = space.order[at : min(n, at + t.batch_size[i])]
             take_step(
-                t.plan, t.x, t.y, samples, chunk, space.batch, space.acts, space.deltas, space.ones,
-                space.weights, space.gradient, space.velocity, anchor, linear, lr, momentum, decay, mu,
+                t.plan, t.x, t.y, t.indices, places, t.sample_weights, chunk, space.batch, space.acts, space.deltas, space.ones,
+                space.weights, space.gradient, space.velocity, anchor, linear, lr, momentum, decay, mu, losses[done : done + 1],
             )  # fmt: skip
             done += 1
         epoch += 1
@@ -345,6 +368,7 @@ def make_kernel_job(job: TrainingJob, steps: Ints, chunk: int) -> KernelJob:
         **arrays,
         anchors=_as_rows(job.anchors, job.parameters),
         linear=_as_rows(job.linear, job.parameters),
+        sample_weights=_as_read_only(np.empty(0) if job.sample_weights is None else job.sample_weights, np.float32),
     )
 
 
@@ -415,18 +439,20 @@ def _make_aligned(count: int) -> Floats:
     return raw[skip : skip + count]
 
 
-Kernel = Callable[[KernelJob, Ints, WorkerBuffers, Ints, Ints, Floats], None]
+Kernel = Callable[[KernelJob, Ints, WorkerBuffers, Ints, Ints, Floats, Ints, Doubles], None]
 
 
 @lru_cache(maxsize=1)
 def get_kernel() -> Kernel:
     """The worker as machine code."""
 
-    def work(t: KernelJob, queue: Ints, space: WorkerBuffers, next_in_queue: Ints, stop: Ints, vectors: Floats) -> None:
-        """Take trainings from the queue until it is empty or the flag is raised."""
+    def work(
+        t: KernelJob, queue: Ints, space: WorkerBuffers, next_in_queue: Ints, stop: Ints, vectors: Floats, begins: Ints, losses: Doubles
+    ) -> None:
+        """Take trainings from the queue until it is empty or the flag is raised. Training i's losses go to ``losses[begins[i]:]``."""
         ticket = claim_next(next_in_queue)
         while ticket < len(queue) and not is_raised(stop):
-            train_one(t, queue[ticket], space, stop)
+            train_one(t, queue[ticket], space, stop, losses[begins[queue[ticket]] : begins[queue[ticket] + 1]])
             flatten_model(t.plan, space.weights, vectors, queue[ticket])
             ticket = claim_next(next_in_queue)
 

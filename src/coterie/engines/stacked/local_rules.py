@@ -2,12 +2,13 @@
 rule's own optimiser on the stacked weights.
 
 An optimiser that treats every number by itself steps a stack as it would step each model; whether one does, a check against the loop
-decides. No training leaves the stack early: its model is stored at its last step, and the row runs idle.
+decides. Trainings are sorted by their number of steps: those that have ended leave the stack, and what the optimiser keeps of them with
+them.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,69 +17,57 @@ from torch.func import vmap
 
 from coterie.core.arrays import Doubles, Floats, Ints
 from coterie.core.layout import Layout
-from coterie.core.local import MODEL, Local, LocalRule, Weights
-from coterie.core.rng import fold_keys, hash_word
-from coterie.engines.client_training import RuleStep, reduce_losses
+from coterie.core.local import MODEL, WeightedRule, Weights
+from coterie.engines.client_training import RuleStep, weigh_batch
 from coterie.engines.jobs import TrainingJob
+from coterie.engines.rule_jobs import RuleJob, RuleResult, make_loop_job, reduce_losses
 from coterie.engines.stacked import schedule
 from coterie.engines.stacked.step import StackedStepper
 
-SUMMARY_BATCH = 64  # samples of a client that are summarised at a time
+READ_BATCH = 64  # samples of a client that are weighed or summarised at a time
 _Term = Callable[[int, Tensor], Tensor]  # (number of the weight, its value) -> what is added to its gradient
-
-
-@dataclass(frozen=True)
-class RuleJob:
-    """Trainings with one rule and the same settings; `extra` are rows of vectors for each of them, by name."""
-
-    job: TrainingJob
-    rule: LocalRule
-    local: Local
-    extra: Mapping[str, Floats]
-
-
-class RuleResult(NamedTuple):
-    """What n trainings by a rule leave, as a reply has it."""
-
-    vectors: Floats  # (n, d)
-    steps: Ints  # (n,)
-    more: Floats  # (n, l, d) what further loops trained
-    losses: Doubles  # (n, s)
-    summary: Doubles  # (n, r)
 
 
 def train_by_rule(stepper: StackedStepper, layout: Layout, whole: RuleJob, chunks: Callable[[TrainingJob], list[Ints]]) -> RuleResult:
     """Train by a rule. `chunks` gives which trainings of a job, all with steps and those with most first, are stacked together."""
-    job, loops = whole.job, list(whole.rule.loops)
+    job, rule, loops = whole.job, whole.rule, list(whole.rule.loops)
     vectors = np.repeat(job.models[job.start][:, None], len(loops), axis=1).astype(np.float32)  # (n, loops, d)
-    losses, summary = np.zeros((len(vectors), whole.rule.loss_count)), np.zeros((len(vectors), whole.rule.summary_size))
-    if whole.rule.summary_size:
+    losses, summary, weights = np.zeros((len(vectors), rule.loss_count)), np.zeros((len(vectors), rule.summary_size)), None
+    if rule.summary_size or (isinstance(rule, WeightedRule) and rule.compared):
         once = replace(job, epochs=np.ones_like(job.epochs), max_steps=np.full_like(job.max_steps, -1))
-        once = replace(once, batch_size=np.minimum(np.maximum(job.batch_size, SUMMARY_BATCH), job.samples().clip(1)))
+        once = replace(once, batch_size=np.minimum(np.maximum(job.batch_size, READ_BATCH), job.samples().clip(1)))
         for trainings in chunks(once):
-            summary[trainings] = _summarize_chunk(stepper, replace(whole, job=once), trainings)
+            summary[trainings], weights = _read_chunk(stepper, replace(whole, job=once), trainings, weights)
     for place, loop in enumerate(loops):
         if loop in whole.extra:
             vectors[:, place] = whole.extra[loop]
-        own = _make_loop_job(job, whole.rule, loop)
+        own = make_loop_job(job, rule, loop)
         for trainings in chunks(own):
             start = vectors[trainings, place]
-            vectors[trainings, place], found = _train_chunk(stepper, layout, replace(whole, job=own), loop, trainings, start)
+            vectors[trainings, place], found = _train_chunk(stepper, layout, replace(whole, job=own), loop, trainings, start, weights)
             if loop == MODEL:
                 losses[trainings] = found
     first = loops.index(MODEL)
-    taken = _make_loop_job(job, whole.rule, MODEL).steps()
+    taken = make_loop_job(job, rule, MODEL).steps()
     return RuleResult(vectors[:, first], taken, np.delete(vectors, first, axis=1), losses, summary)
 
 
-def _make_loop_job(job: TrainingJob, rule: LocalRule, loop: str) -> TrainingJob:
-    """The job as one loop sees it: its epochs, and shuffles of its own; only the model's loop has proximal and linear terms."""
-    epochs = np.array([rule.epochs(loop, int(count)) for count in job.epochs], dtype=np.int64)
-    if loop == MODEL:
-        return replace(job, epochs=epochs)
-    return replace(
-        job, epochs=epochs, keys=fold_keys(job.keys, np.array([hash_word(loop)], np.uint64)), mu=np.zeros_like(job.mu), linear=None
-    )
+@dataclass(frozen=True)
+class _Batches:
+    """What each step of some stacked trainings takes: places (T, m, B) among the job's samples, of which so many (T, m) are real."""
+
+    places: Tensor
+    samples: Tensor  # (T, m, B) their numbers in the data
+    counts: Tensor
+    steps: Ints  # (m,) descending
+
+    @classmethod
+    def of(cls, stepper: StackedStepper, job: TrainingJob, rows: Ints) -> "_Batches":
+        table = schedule.make_step_table(replace(job, indices=np.arange(len(job.indices))), rows, len(rows))
+        places, samples, counts = (
+            torch.as_tensor(values, device=stepper.x.device) for values in (table.samples, job.indices[table.samples], table.counts)
+        )
+        return cls(places, samples, counts, job.steps()[rows])
 
 
 @dataclass(frozen=True)
@@ -98,82 +87,130 @@ class _Given:
         extra = {name: stepper.split_by_name(vectors[rows]) for name, vectors in whole.extra.items() if name not in numbers}
         return cls(stepper.split_by_name(whole.job.models[whole.job.start[rows]]), extra, numbers)
 
+    def cut(self, count: int) -> "_Given":
+        """The first so many trainings."""
+        extra = {name: _cut(tensors, count) for name, tensors in self.extra.items()}
+        return _Given(_cut(self.received, count), extra, _cut(self.numbers, count))
+
     def map(
-        self, stepper: StackedStepper, loop: str, what: Callable[[RuleStep], Tensor], own: Weights, samples: Tensor, counts: Tensor
+        self,
+        stepper: StackedStepper,
+        loop: str,
+        what: Callable[[RuleStep], Tensor],
+        own: Weights,
+        samples: Tensor,
+        counts: Tensor,
+        weighted: Tensor | None = None,
     ) -> Tensor:
-        """What the rule makes of each training's batch, row by row: samples (m, B), of which so many (m,) are real."""
+        """What the rule makes of each training's batch, row by row: samples (m, B), of which so many (m,) are real, weighted (m, B, w)."""
         real = torch.arange(samples.shape[1], device=samples.device) < counts[:, None]
         shares = (real / counts[:, None]).to(stepper.dtype)
 
-        def one(own: Weights, given: tuple[Any, ...], x: Tensor, y: Tensor, share: Tensor) -> Tensor:
+        def one(own: Weights, given: tuple[Any, ...], x: Tensor, y: Tensor, share: Tensor, weighted: Tensor | None) -> Tensor:
             received, extra, numbers = given
-            return what(RuleStep(stepper.module, stepper.loss, loop, own, received, extra, x, y, numbers, share))
+            return what(RuleStep(stepper.module, stepper.loss, loop, own, received, extra, x, y, numbers, share, weighted))
 
-        given = self.received, self.extra, self.numbers
+        given, mapped = (self.received, self.extra, self.numbers), (0, 0, 0, 0, 0, None if weighted is None else 0)
         with stepper.rewrite_for_vmap():
-            found: Tensor = vmap(one)(own, given, stepper.x[samples], stepper.y[samples], shares)
+            found: Tensor = vmap(one, mapped)(own, given, stepper.x[samples], stepper.y[samples], shares, weighted)
         return found
 
 
+def _cut(tensors: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
+    return {name: tensor[:count] for name, tensor in tensors.items()}
+
+
 @torch.no_grad()
-def _summarize_chunk(stepper: StackedStepper, whole: RuleJob, rows: Ints) -> Doubles:
-    """(m, r) the means over each training's samples of what the rule sends back of each; the job takes every sample once."""
-    steps, table = whole.job.steps()[rows], schedule.make_step_table(whole.job, rows, len(rows))
-    given, total = _Given.of(stepper, whole, rows), np.zeros((len(rows), whole.rule.summary_size))
+def _read_chunk(stepper: StackedStepper, whole: RuleJob, rows: Ints, weights: Tensor | None) -> tuple[Doubles, Tensor | None]:
+    """(m, r) the means over each training's samples of what the rule sends back of each, and the weights of all the job's samples (N, w)
+    with those of these trainings filled in; the job takes every sample once."""
+    batches, given, rule = _Batches.of(stepper, whole.job, rows), _Given.of(stepper, whole, rows), whole.rule
+    total = np.zeros((len(rows), rule.summary_size))
     stepper.module.eval()
-    for t in range(int(steps[0])):
-        samples, counts = (torch.as_tensor(values[t], device=stepper.x.device) for values in (table.samples, table.counts))
-        values = given.map(stepper, MODEL, whole.rule.summarize, given.received, samples, counts)
-        real = (torch.arange(samples.shape[1], device=samples.device) < counts[:, None]).cpu().numpy() & (t < steps)[:, None]
-        total += np.einsum("mbr,mb->mr", values.cpu().double().numpy(), real.astype(np.float64))
-    return total / whole.job.samples()[rows][:, None]
+    for t in range(int(batches.steps[0])):
+        own, weighted = given.cut(active := int((batches.steps > t).sum())), None
+        places, samples, counts = batches.places[t, :active], batches.samples[t, :active], batches.counts[t, :active]
+        real = torch.arange(samples.shape[1], device=samples.device) < counts[:, None]
+        if isinstance(rule, WeightedRule) and rule.compared:
+            weighted = own.map(stepper, MODEL, lambda step: weigh_batch(rule, step), own.received, samples, counts)
+            weights = weighted.new_zeros(len(whole.job.indices), weighted.shape[-1]) if weights is None else weights
+            weights[places[real]] = weighted[real]
+        if rule.summary_size:
+            values = own.map(stepper, MODEL, rule.summarize, own.received, samples, counts, weighted)
+            total[:active] += np.einsum("mbr,mb->mr", values.cpu().double().numpy(), real.cpu().numpy().astype(np.float64))
+    return total / whole.job.samples()[rows][:, None], weights
 
 
-def _train_chunk(stepper: StackedStepper, layout: Layout, whole: RuleJob, loop: str, rows: Ints, start: Floats) -> tuple[Floats, Doubles]:
+def _train_chunk(
+    stepper: StackedStepper, layout: Layout, whole: RuleJob, loop: str, rows: Ints, start: Floats, sample_weights: Tensor | None
+) -> tuple[Floats, Doubles]:
     """The models (m, d) that one loop trains, and the losses (m, s) that the rule sends back of its steps."""
-    job, device = whole.job, stepper.x.device
-    steps, table = job.steps()[rows], schedule.make_step_table(job, rows, len(rows))
-    samples, counts = torch.as_tensor(table.samples, device=device), torch.as_tensor(table.counts, device=device)
-    own, given = stepper.split_by_name(start), _Given.of(stepper, whole, rows)
+    job, rule = whole.job, whole.rule
+    batches, own, given = _Batches.of(stepper, job, rows), stepper.split_by_name(start), _Given.of(stepper, whole, rows)
     objectives: list[Tensor] = []
     weights = [own[s.name].requires_grad_() for s in layout.weights]
-    optimizer, terms = whole.rule.optimizer(list(weights), whole.local), _make_terms(stepper, layout, job, rows)
+    optimizer, terms = rule.optimizer(list(weights), whole.local), _make_terms(stepper, layout, job, rows)
     ended = {name: tensor.detach().clone() for name, tensor in own.items()}
     stepper.module.train()
-    for t in range(int(steps[0])):
-        with torch.enable_grad():
-            losses = given.map(stepper, loop, whole.rule.objective, own, samples[t], counts[t])
-        objectives += [losses.detach()] if whole.rule.loss_count else []
-        gradients = torch.autograd.grad(losses.sum(), weights, allow_unused=True)
-        for j, (w, g) in enumerate(zip(weights, gradients, strict=True)):
-            w.grad = torch.zeros_like(w) if g is None else g
-            for slope in terms:
-                w.grad = w.grad + slope(j, w.detach())
-        optimizer.step()
-        done = np.flatnonzero(steps == t + 1)
-        if len(done):
-            numbers = torch.as_tensor(done, device=device)
-            for name, tensor in own.items():
-                ended[name][numbers] = tensor.detach()[numbers]
+    for segment in schedule.compute_segments(batches.steps):
+        active = segment.active
+        for t in range(segment.begin, segment.end):
+            weighted = None if sample_weights is None else sample_weights[batches.places[t, :active]]
+            with torch.enable_grad():
+                losses = given.map(stepper, loop, rule.objective, own, batches.samples[t, :active], batches.counts[t, :active], weighted)
+            objectives += [losses.detach()] if rule.loss_count else []
+            gradients = torch.autograd.grad(losses.sum(), weights, allow_unused=True)
+            for j, (w, g) in enumerate(zip(weights, gradients, strict=True)):
+                w.grad = torch.zeros_like(w) if g is None else g
+                for slope in terms:
+                    w.grad = w.grad + slope(j, w.detach())
+            optimizer.step()
+        for name, tensor in own.items():
+            ended[name][segment.left : active] = tensor.detach()[segment.left :]
+        own, given = _drop_ended(own, optimizer, segment.left), given.cut(segment.left)
+        weights = [own[s.name] for s in layout.weights]
     vectors = torch.cat([ended[s.name].reshape(len(rows), -1).to(torch.float32) for s in layout.slices], dim=1).cpu().numpy()
+    return vectors, _reduce_losses(whole, rows, objectives, batches)
+
+
+def _drop_ended(own: Weights, optimizer: torch.optim.Optimizer, left: int) -> dict[str, Tensor]:
+    """The first rows of the models that are trained, given to the optimiser in their place with what it keeps of them."""
+    cut = {name: tensor.detach()[:left].clone().requires_grad_(tensor.requires_grad) for name, tensor in own.items()}
+    successors = {tensor: cut[name] for name, tensor in own.items()}
+    for group in optimizer.param_groups:
+        group["params"] = [successors[w] for w in group["params"]]
+    for w in [w for w in optimizer.state if w in successors]:
+        kept = optimizer.state.pop(w)
+        optimizer.state[successors[w]] = {
+            name: value[:left] if isinstance(value, Tensor) and value.shape == w.shape else value for name, value in kept.items()
+        }
+    return cut
+
+
+def _reduce_losses(whole: RuleJob, rows: Ints, objectives: list[Tensor], batches: _Batches) -> Doubles:
+    """(m, s) what the rule sends back of the objective at each step, of the trainings that took it."""
     if not objectives:
-        return vectors, np.zeros((len(rows), whole.rule.loss_count))
-    values, of_rule = torch.stack(objectives).cpu().double().numpy(), zip(steps.tolist(), job.samples()[rows].tolist(), strict=True)
-    found = [
-        reduce_losses(whole.rule, values[:taken, i], table.counts[:taken, i].astype(np.int64), number)
-        for i, (taken, number) in enumerate(of_rule)
-    ]
-    return vectors, np.stack(found)
+        return np.zeros((len(rows), whole.rule.loss_count))
+    values, counts = np.zeros(batches.counts.shape), batches.counts.cpu().numpy().astype(np.int64)
+    for t, losses in enumerate(objectives):
+        values[t, : len(losses)] = losses.cpu().double().numpy()
+    of_rule = zip(batches.steps.tolist(), whole.job.samples()[rows].tolist(), strict=True)
+    return np.stack([reduce_losses(whole.rule, values[:taken, i], counts[:taken, i], n) for i, (taken, n) in enumerate(of_rule)])
 
 
 def _make_terms(stepper: StackedStepper, layout: Layout, job: TrainingJob, rows: Ints) -> list[_Term]:
-    """The proximal and the linear term, where any training has them."""
+    """The proximal and the linear term, where any training has them; of the trainings that are still there."""
     found: list[_Term] = []
     if job.mu.any():
         anchors = stepper.split_by_name(job.models[job.start[rows]] if job.anchors is None else job.anchors[rows])
         mu = torch.as_tensor(job.mu[rows], device=stepper.x.device)
-        found.append(lambda j, w: mu.to(w.dtype).view(-1, *[1] * (w.ndim - 1)) * (w - anchors[layout.weights[j].name]))
+
+        def pull(j: int, w: Tensor) -> Tensor:
+            factor = mu[: len(w)].to(w.dtype).view(-1, *[1] * (w.ndim - 1))
+            return factor * (w - anchors[layout.weights[j].name][: len(w)])
+
+        found.append(pull)
     if job.linear is not None:
         slopes = stepper.split_by_name(job.linear[rows])
-        found.append(lambda j, w: slopes[layout.weights[j].name])
+        found.append(lambda j, w: slopes[layout.weights[j].name][: len(w)])
     return found

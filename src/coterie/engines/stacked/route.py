@@ -26,9 +26,10 @@ from coterie.engines.device import Precision, autocast_pass, fetch_tensor, use_p
 from coterie.engines.jobs import TrainingJob, gather_starts, send_rows, send_some_rows
 from coterie.engines.layer_kernels.chain import ChainStepper, read_chain
 from coterie.engines.loss import Loss
+from coterie.engines.rule_jobs import RuleJob, RuleResult
 from coterie.engines.stacked import schedule
 from coterie.engines.stacked.cuda_graphs import CapturedSteps, choose_eviction, round_capacity
-from coterie.engines.stacked.local_rules import RuleJob, RuleResult, train_by_rule
+from coterie.engines.stacked.local_rules import train_by_rule
 from coterie.engines.stacked.schedule import make_step_table_on_device
 from coterie.engines.stacked.step import Optimizer, Shared, Stack, StackedStepper, StepRule, concat_tables, find_distinct_rows
 

@@ -1,0 +1,176 @@
+"""The introduction of a run's sites: they approve the order, agree on columns and become members."""
+
+import json
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic, sleep
+
+from coterie._util.errors import UserError
+from coterie._util.json_io import write_json
+from coterie.deploy.messages import PROTOCOL, Hello, MessageError, PendingError, SiteCard, get_version, to_message
+from coterie.deploy.orders import LARGEST_ORDER, SHORT_HASH, OrderTerms
+from coterie.deploy.server.engine import Carrier, limit_answers
+from coterie.deploy.server.federation import Claim
+from coterie.deploy.server.members import Members, admit_sites, choose_schema, describe_thin_sites, read_stored_schema
+from coterie.deploy.server.runs import APPROVALS_FILE, STATUS_FILE, Order
+from coterie.deploy.server.validation import CARD_BYTES, read_card
+
+POLL = 2.0  # seconds between questions to sites that have not approved the order
+TURN = 60.0  # seconds that a job waits for approvals while other runs wait for their turn
+
+
+class TooFewSitesError(UserError):
+    """Sites that should be there were silent: they may be back in a moment."""
+
+
+class UnapprovedError(TooFewSitesError):
+    """Too few sites have approved the order, and another run waits for its turn."""
+
+
+class PendingApprovals:
+    """The sites of a job that have not approved the order yet."""
+
+    def __init__(self, hello: Hello, carrier: Carrier, limit: int, sites: Iterable[str]) -> None:
+        self.hello, self.carrier, self.limit, self.sites = hello, carrier, limit, set(sites)
+        self.cards: dict[str, SiteCard] = {}  # of those that have approved
+        self.faults: dict[str, str] = {}  # of those that take no part
+        self._asked = 0.0
+
+    def ask(self) -> bool:
+        """Ask those that have not decided; whether anything has changed."""
+        self._asked, before = monotonic(), set(self.sites)
+        limit_answers(self.carrier, dict.fromkeys(self.sites, min(self.limit, CARD_BYTES)))
+        response = self.carrier.exchange({site: to_message(self.hello) for site in sorted(self.sites)})
+        for site in sorted(self.sites):
+            if site not in response:  # silent, or gone: the next job sees
+                self.sites.discard(site)
+                continue
+            try:
+                self.cards[site] = read_card(response[site], self.hello, self.limit)
+            except PendingError:
+                continue
+            except MessageError as error:
+                self.faults[site] = str(error)
+            self.sites.discard(site)
+        return self.sites != before
+
+    def has_approval(self) -> bool:
+        """Whether one of them has approved since; asked at most every few seconds."""
+        known = len(self.cards)
+        if self.sites and monotonic() - self._asked > POLL:
+            self.ask()
+        return len(self.cards) > known
+
+
+def introduce_sites(
+    order: Order,
+    terms: OrderTerms,
+    carrier: Carrier,
+    sites: Sequence[str],
+    folder: Path,
+    report: Callable[[str], None],
+    roster: Mapping[str, Claim] | None = None,
+    schema_file: Path | None = None,
+) -> tuple[Members, PendingApprovals]:
+    """The members: every site's card, after those that took part before, and the sites that have yet to approve the order.
+
+    Where too few have approved it, they are asked again until enough have, or until another run has waited for long enough for its turn.
+    What stands in a site's way is reported. All sites that take part have the same columns in the same order: those of the run's earlier
+    jobs, or those that `choose_schema` finds.
+    """
+    if len(text := terms.as_text()) > LARGEST_ORDER:
+        raise UserError(f"The order has {len(text):,} characters, sites take {LARGEST_ORDER:,}: order fewer seeds or methods at once.")
+    path = folder / "members.json"
+    before = Members.read(path) if path.exists() else None
+    schema = before.schema if before is not None else ""
+    hello = Hello(PROTOCOL, order.run, secrets.token_hex(16), terms.model, get_version(), terms.hash, text, schema)
+    pending = PendingApprovals(hello, carrier, order.limit, sites)
+    await_approvals(pending, order.minimum, folder, report)
+    schema, cards, differing = _agree_on_schema(pending, order, schema_file)
+    members, refused = admit_sites(cards, order.order, before, roster)
+    refused = differing | refused
+    for sentence in describe_faults(refused):
+        report(sentence)
+    taken = members.here if members is not None else frozenset()
+    for site in sorted(taken):
+        if cards[site].version != hello.version:
+            report(f"Site {site!r} has coterie {cards[site].version}, the server {hello.version}: install the same version on both.")
+    if members is None or len(taken) < max(order.minimum, 1):
+        short, faults = f"{len(taken)} sites introduced themselves, {order.minimum} are needed.", describe_faults(pending.faults | refused)
+        raise UserError(f"{short} {' '.join(faults)}") if faults else TooFewSitesError(short)
+    members = replace(members, schema=schema)
+    if before is None:
+        for sentence in describe_thin_sites(members, pending.cards):
+            report(sentence)
+    members.write(path)
+    if schema_file is not None and schema:
+        write_json(schema_file, {"schema": schema})
+    return members, pending
+
+
+def await_approvals(pending: PendingApprovals, minimum: int, folder: Path, report: Callable[[str], None]) -> None:
+    """Ask the sites until enough have approved the order, or too few are left; what stands in the way of each is reported once."""
+    began, details = monotonic(), set[str]()
+    folder.mkdir(parents=True, exist_ok=True)
+    pending.ask()
+    while True:
+        for fault in describe_faults(pending.faults):
+            if fault not in details:
+                details.add(fault)
+                report(fault)
+        if pending.sites and (waiting := _describe_pending(pending)) not in details:
+            details.add(waiting)
+            report(waiting)
+        write_json(folder / APPROVALS_FILE, {"order": pending.hello.order, "pending": sorted(pending.sites)})
+        if len(pending.cards) >= minimum or len(pending.cards) + len(pending.sites) < minimum:
+            return
+        if monotonic() - began > TURN and _is_other_run_waiting(folder):
+            raise UnapprovedError(_describe_pending(pending))
+        sleep(POLL)
+        pending.ask()
+
+
+def _agree_on_schema(pending: PendingApprovals, order: Order, schema_file: Path | None) -> tuple[str, dict[str, SiteCard], dict[str, str]]:
+    """The columns of the run, the cards of the sites that have them, and why others do not. Sites whose own columns are different, or in
+    another order, are asked for a card in the agreed ones."""
+    hello, cards = pending.hello, pending.cards
+    schema = hello.schema
+    if not schema:
+        ranked = sorted(cards, key=lambda site: (order.order.index(site) if site in order.order else len(order.order), site))
+        stored = read_stored_schema(schema_file) if schema_file is not None else ""
+        schema = choose_schema([cards[site].schema for site in ranked], stored)
+    if not schema:
+        return "", cards, {}
+    asked = PendingApprovals(replace(hello, number=secrets.token_hex(16), schema=schema), pending.carrier, pending.limit, ())
+    if not hello.schema:
+        asked.sites = {site for site, card in cards.items() if card.schema != schema}
+        if asked.sites:
+            other = set(asked.sites)
+            asked.ask()
+            cards = {site: card for site, card in cards.items() if site not in other} | asked.cards
+    faults = asked.faults | {
+        site: "it does not have the columns that the sites agreed on" for site, card in cards.items() if card.schema != schema
+    }
+    return schema, {site: card for site, card in cards.items() if site not in faults}, faults
+
+
+def _is_other_run_waiting(folder: Path) -> bool:
+    """Whether another run of the federation waits for its turn: there is one job at a time."""
+    for path in folder.parent.glob(f"*/{STATUS_FILE}"):
+        with suppress(OSError, ValueError, AttributeError):  # being written
+            if path.parent != folder and json.loads(path.read_text(encoding="utf-8")).get("status") in ("waiting", "again"):
+                return True
+    return False
+
+
+def _describe_pending(pending: PendingApprovals) -> str:
+    short, run = pending.hello.order[:SHORT_HASH], pending.hello.run
+    return f"Waiting for approval at {', '.join(sorted(pending.sites))} (order {short}); there: coterie policy approve KIT {run}."
+
+
+def describe_faults(faults: Mapping[str, str]) -> list[str]:
+    """Why sites take no part, a sentence each."""
+    return [f"Site {site!r} does not take part: {fault}{'' if fault.endswith(('.', '?')) else '.'}" for site, fault in faults.items()]
