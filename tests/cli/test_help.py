@@ -13,7 +13,7 @@ COMMAND_PANELS = {
     "Evidence": {"show", "report", "verify", "digest"},
     "Use": {"export", "predict", "place"},
     "Real federation": {"serve", "join", "launch", "federation", "policy"},
-    "More": {"data", "methods", "models", "ray"},
+    "More": {"data", "methods", "models", "new", "ray"},
 }
 OPTION_PANELS = {
     "Data": {"--data", "--data-seed", "--data-dir"},

@@ -19,7 +19,9 @@ from coterie.sklearn import FederatedClassifier, FederatedRegressor
 FEW: dict[str, Any] = {"rounds": 20, "batch_size": 32}
 
 
-@parametrize_with_checks([FederatedClassifier("fedavg", **FEW), FederatedRegressor("fedavg", **FEW)])  # no check is excepted
+@parametrize_with_checks(  # type: ignore[untyped-decorator]
+    [FederatedClassifier("fedavg", **FEW), FederatedRegressor("fedavg", **FEW)]
+)  # no check is excepted
 def test_scikit_learn_s_checks(estimator: Any, check: Any) -> None:
     check(estimator)
 

@@ -16,6 +16,7 @@ from coterie.cli import (
     launch,
     methods,
     models,
+    new,
     place,
     plan,
     policy,
@@ -63,9 +64,14 @@ COMMANDS: dict[str, tuple[Any, ...]] = {  # by panel of the help; groups by thei
 for panel, commands in COMMANDS.items():
     for command in commands:
         app.command(command.__name__, rich_help_panel=panel)(command)
-GROUPS = {"federation": (federation.app, "Real federation"), "policy": (policy.app, "Real federation"), "ray": (ray.app, "More")}
+GROUPS = {
+    "federation": (federation.app, "Real federation"),
+    "policy": (policy.app, "Real federation"),
+    "new": (new.app, "More"),
+    "ray": (ray.app, "More"),
+}
 for name, (group, panel) in GROUPS.items():
     app.add_typer(group, name=name, cls=ReadableGroup, rich_help_panel=panel)
-for part in (app, federation.app, policy.app, ray.app):
+for part in (app, *(group for group, _ in GROUPS.values())):
     for registered in part.registered_commands:
         registered.cls = ReadableCommand

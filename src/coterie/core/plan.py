@@ -44,10 +44,17 @@ class Attack:
             return np.flatnonzero(np.array(roster.sites) == self.site).astype(np.int64)
         return roster.lowest(make_key(seed, "hostile"), roster.clients, max(round(self.share * len(roster)), 1))
 
+    def falsify(self, updates: Doubles, rows: Ids, rng: np.random.Generator) -> Doubles:
+        """(h, d) what malicious clients send in place of `updates[rows]`, given the updates (or gradients) of all that answered (n, d)."""
+        return np.asarray(updates[rows])
+
 
 @dataclass(frozen=True, kw_only=True)
 class SignFlip(Attack):
     """Sends its update (or gradient) with the opposite sign; those that collude, that of their mean update."""
+
+    def falsify(self, updates: Doubles, rows: Ids, rng: np.random.Generator) -> Doubles:
+        return -_unite(updates[rows], self.collude)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +62,9 @@ class Scale(Attack):
     """Sends its update (or gradient) times a factor; those that collude, their mean update times it."""
 
     factor: float = setting(-10.0, "Factor on the update.")
+
+    def falsify(self, updates: Doubles, rows: Ids, rng: np.random.Generator) -> Doubles:
+        return self.factor * _unite(updates[rows], self.collude)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +102,21 @@ class Backdoor(Attack):
     target: int = setting(0, "The class that marked samples shall be taken for.", minimum=0)
 
 
+def _unite(updates: Doubles, collude: bool) -> Doubles:
+    """(h, d) the updates, or their mean in every row where they act as one."""
+    return np.asarray(np.broadcast_to(updates.mean(axis=0), updates.shape) if collude else updates)
+
+
 attacks: Registry[Attack] = Registry(
-    "attack", signflip=SignFlip, scale=Scale, noise=Noise, labelflip=LabelFlip, backdoor=Backdoor, count=Count, mimic=Mimic
+    "attack",
+    "coterie.attacks",
+    signflip=SignFlip,
+    scale=Scale,
+    noise=Noise,
+    labelflip=LabelFlip,
+    backdoor=Backdoor,
+    count=Count,
+    mimic=Mimic,
 )
 
 

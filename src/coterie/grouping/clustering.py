@@ -1,7 +1,7 @@
 """Clustering: from points, affinities or distances to labels. The algorithms are scikit-learn's and SciPy's; here are their edge cases.
 
 Labels are numbered by first appearance, and never more of them are used than there are distinct clients. Every client is in a group: a
-clusterer that leaves points out must assign them itself. A new one goes into `cluster`, and FedSim accepts its name.
+clusterer that leaves points out must assign them itself. `clusterers` has them by name, and FedSim accepts each.
 
 For many clients, FedEx's affinity (1 + cosine) / 2 is the inner product of the rows (1, u_i) / sqrt(2), u_i being a client's direction: the
 eigenvectors of the normalised affinity B B' follow from those of B' B, a matrix as small as the directions are long. A tree of landmarks is
@@ -17,29 +17,41 @@ from scipy.spatial.distance import squareform
 from sklearn.cluster import SpectralClustering
 from sklearn.metrics import silhouette_score
 
+from coterie._util.errors import UserError
 from coterie._util.threads import use_one_thread
 from coterie.core.arrays import Bools, Doubles, Floats, Ids, Ints
 from coterie.core.rng import make_key, shuffle
+from coterie.core.specs import Registry
 from coterie.core.vectors import PIECE, prepare_rows
 from coterie.grouping.kmeans import SAME, count_distinct, draw_random_state, find_nearest_large, kmeans, renumber_labels
 from coterie.grouping.landmarks import LANDMARKS, MANY, compute_short_points, count_affordable_landmarks, sample_landmarks
 from coterie.grouping.similarity import compute_cosines, compute_distances, compute_gaussian, compute_gram, compute_norms
 
-Clusterer = Literal["kmeans", "spectral", "agglomerative"]
-
-
 Linkage = Literal["single", "complete", "average", "ward"]
 
 
-def cluster(points: Doubles, k: int, how: Clusterer, rng: np.random.Generator) -> Ids:
-    """At most k groups of points by the clusterer of this name."""
-    match how:
-        case "kmeans":
-            return kmeans(points, k, rng)
-        case "spectral":
-            return spectral_clustering(compute_gaussian(compute_distances(points @ points.T)), k, rng)
-        case "agglomerative":
-            return agglomerative_clustering(compute_distances(points @ points.T), groups=k, linkage="ward")
+def cluster(points: Doubles, k: int, how: str, rng: np.random.Generator) -> Ids:
+    """At most k groups of points by the clusterer of this name.
+
+    Raises:
+        UserError: A clusterer of an installed package does not give each point a group.
+    """
+    labels = np.asarray(clusterers[how](points, k, rng))
+    if labels.shape != (len(points),) or labels.dtype.kind not in "iu" or (len(labels) and labels.min() < 0):
+        raise UserError(f"Clusterer {how!r} should give each of {len(points)} clients the number of its group, from 0 on.")
+    return labels if how in BUILT_IN else renumber_labels(labels.astype(np.int64))
+
+
+def _cluster_spectrally(points: Doubles, k: int, rng: np.random.Generator) -> Ids:
+    return spectral_clustering(compute_gaussian(compute_distances(points @ points.T)), k, rng)
+
+
+def _cluster_by_ward(points: Doubles, k: int, rng: np.random.Generator) -> Ids:
+    return agglomerative_clustering(compute_distances(points @ points.T), groups=k, linkage="ward")
+
+
+BUILT_IN = {"kmeans": kmeans, "spectral": _cluster_spectrally, "agglomerative": _cluster_by_ward}
+clusterers: Registry[Ids] = Registry("clusterer", "coterie.clusterers", **BUILT_IN)  # (points, k, rng) -> a group for each point
 
 
 def spectral_clustering(affinity: Doubles, k: int, rng: np.random.Generator) -> Ids:

@@ -20,7 +20,7 @@ from coterie.core.settings import setting
 from coterie.core.states import Models
 from coterie.core.tasks import compute_credits
 from coterie.core.vectors import Sketch
-from coterie.grouping.clustering import Clusterer, cluster
+from coterie.grouping.clustering import cluster, clusterers
 from coterie.grouping.kmeans import renumber_labels
 from coterie.grouping.similarity import compute_gram, project_randomly
 from coterie.methods.controls import Assign, apply_control
@@ -48,7 +48,7 @@ class FedSim(SketchingMixin[FedSimState], SharedModel[FedSimState], GroupNumberM
     reducer: Literal["pca", "random_projection"] | None = setting("pca", "How gradients are made short before they are clustered.")
     variance: float = setting(0.95, "The share of variance that PCA keeps.", above=0, maximum=1)
     dimensions: int = setting(64, "Dimensions of a random projection.", minimum=1)
-    clusterer: Clusterer = setting("kmeans", "How gradients are clustered.")
+    clusterer: str = setting("kmeans", "How gradients are clustered: kmeans, spectral, agglomerative, or one of an installed package.")
     assign: Assign = setting("similar", "What decides on clusters: similarity, or a control.")
     across: Literal["uniform", "samples"] = setting("uniform", "How much a cluster counts.")
     mu: float = setting(0.0, "Above 0, clients train as in FedProx.", minimum=0)
@@ -56,6 +56,10 @@ class FedSim(SketchingMixin[FedSimState], SharedModel[FedSimState], GroupNumberM
     switch_margin: float = setting(0.0, "The mean gain in validation score from which FedSim is used.", infinite=True)
 
     switch_on: Literal["cohort", "sample"] = setting("cohort", "Which clients judge: those that trained, or another sample of all.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = clusterers[self.clusterer]  # an unknown one is refused here
 
     def start(self, init: InitialModels, ctx: Context) -> Round[FedSimState]:
         if self.switch is not None and not ctx.validation:

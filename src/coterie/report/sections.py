@@ -5,12 +5,13 @@ from datetime import date
 from html import escape
 from typing import Any
 
-from coterie._util.errors import UserError
+from coterie._util.errors import UserError, summarize_error
 from coterie._util.formatting import format_count
 from coterie._util.json_io import read_json_object
 from coterie.analysis.auto_decisions import summarize_decisions
 from coterie.analysis.caveats import list_caveats
 from coterie.analysis.comparison import Comparison
+from coterie.core.specs import Registry
 from coterie.report.charts.accuracy import draw_accuracy, draw_costs, draw_ranks, draw_time_curves
 from coterie.report.charts.clients import draw_client_gains, draw_client_map, draw_decomposition, draw_stages
 from coterie.report.charts.groups import draw_co_membership, draw_groups, draw_weights
@@ -19,6 +20,8 @@ from coterie.report.federation_view import FederationView
 from coterie.report.overview_section import render_first_screen, render_method_table
 from coterie.report.page import Block, Html, ReportTable, Section, render_definitions, render_paragraph
 from coterie.report.wording import list_next_steps
+
+installed_sections: Registry[Section | None] = Registry("report section", "coterie.report_sections")  # (comparison) -> a section, or None
 
 
 def build_settings_blocks(view: FederationView, comparison: Comparison) -> tuple[list[Block], list[str]]:
@@ -124,8 +127,21 @@ def build_sections(
         found, damaged = _evidence_sections(comparison, view, own, several=len(views) > 1)
         evidence += found
         faults += [*view.weighing.faults, *damaged]
-    faults = list(dict.fromkeys(faults))
-    return [_verdict_section(comparison, views, faults), *evidence], faults
+    added, failed = _build_installed_sections(comparison)
+    faults = list(dict.fromkeys([*faults, *failed]))
+    return [_verdict_section(comparison, views, faults), *evidence, *added], faults
+
+
+def _build_installed_sections(comparison: Comparison) -> tuple[list[Section], list[str]]:
+    """The sections of installed packages, in the order of their names; one that fails is named and left out."""
+    found, faults = [], []
+    for name in installed_sections:
+        try:
+            section = installed_sections[name](comparison)
+            found += [] if section is None else [section]
+        except Exception as error:  # whatever another package may raise
+            faults.append(f"The report section {name!r} of an installed package failed: {summarize_error(error)}.")
+    return found, faults
 
 
 def _verdict_section(comparison: Comparison, views: Sequence[FederationView], faults: Sequence[str]) -> Section:

@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.core.arrays import Bools, Doubles, Ids
 from coterie.core.asks import Ask, Evaluate, ModelAsk, Reply, Train
-from coterie.core.plan import Attack, Count, Mimic, Noise, Plan, Scale, SignFlip
+from coterie.core.plan import Attack, Count, Mimic, Noise, Plan
 from coterie.core.rng import make_generator, make_key, to_uniforms
 from coterie.core.roster import Roster
 
@@ -75,9 +75,6 @@ class MaliciousClients:
     def _falsify_updates(self, updates: Doubles, reply: Any, rows: Ids, round_: int, asked: str) -> Doubles:
         """(h, d) the falsified updates of the malicious clients, given those of all that answered (n, d)."""
         own, attack = updates[rows], self.attack
-        if isinstance(attack, SignFlip | Scale):
-            factor = -1.0 if isinstance(attack, SignFlip) else attack.factor
-            return factor * (np.broadcast_to(own.mean(axis=0), own.shape) if attack.collude else own)
         if isinstance(attack, Noise):
             words = [0] * len(rows) if attack.collude else [int(word) for word in self.roster.words[reply.clients[rows]]]
             noise = np.stack(
@@ -85,8 +82,9 @@ class MaliciousClients:
             )
             lengths = np.linalg.norm(own, axis=1, keepdims=True)
             return np.asarray(own + attack.factor * lengths * noise / np.linalg.norm(noise, axis=1, keepdims=True))
-        assert isinstance(attack, Mimic)
-        return updates[self._choose_copied(reply.clients, rows)]
+        if isinstance(attack, Mimic):
+            return updates[self._choose_copied(reply.clients, rows)]
+        return attack.falsify(updates, rows, make_generator(make_key(self.seed, "falsified", round_, asked)))
 
     def _choose_copied(self, clients: Ids, rows: Ids) -> Ids:
         """(h,) the rows of the honest clients that are copied; the malicious clients' own where no honest one answered."""
