@@ -113,7 +113,7 @@ def render_page() -> Iterator[str]:
         verdict = f"not run: {one.why_not}" if one.outcome == "not run" else one.verdict
         rows.append([answer.paper, f'"{answer.words}"', one.claim.says, format_interval(one), verdict, study])
     yield from format_markdown_table(["paper", "its words", "tested as", "found (95 % CI)", "verdict", "study"], rows)
-    yield "\nFound: points of accuracy, or milliseconds. The study files were declared before they were run; their pages have all claims and deviations."
+    yield "\nFound: points of accuracy, or milliseconds. The study files were declared before they were run."
     if (pairs := load_outcome("simprox_pairs")) is not None:
         yield "\n## The server's time\n"
         yield "SimProx, milliseconds of the server a round, means over seeds; 64 landmarks of 1,000 clients, 16 of 100.\n"
