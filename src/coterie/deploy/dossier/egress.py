@@ -143,11 +143,10 @@ def _list_answers(entries: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
     yield Table(("day (UTC)", "answers", "bytes out", "refused"), days[-MOST_ROWS:], "By day.", numbers=True)
     if cards:
         ids = sorted({str(client) for entry in cards for client in entry.get("clients") or ()})
-        sizes = sum(isinstance(entry.get("sizes"), list) for entry in cards)
         yield Text(
-            f"A site card holds the ids of clients ({escape_text(', '.join(ids), 500)}), their numbers of samples as far as the policy "
-            f"lets them out ({sizes} of {len(cards)} cards list them), counts by class where 'class_counts' is true, and names of "
-            "columns and classes. Its bytes are not logged."
+            f"A site card holds the ids of clients ({escape_text(', '.join(ids), 500)}), their numbers of samples (1 for each where the "
+            "policy does not let them out), counts by class where 'class_counts' is true, and names of columns and classes. Its bytes "
+            "are not logged."
         )
     if reasons:
         ranked = sorted(reasons.items(), key=lambda item: -item[1])

@@ -180,7 +180,9 @@ def _list_site_scores(source: Source, findings: Findings, label: str, name: str)
 
 
 def _make_site_row(site: str, own: SiteScore, share: bool) -> tuple[str, ...]:
-    return (escape_text(site), f"{own.clients:,}", f"{own.train:,}", f"{own.test:,}", *_format_estimate(own.score, share))
+    hidden = not own.test and own.train <= own.clients  # a site that does not disclose its samples states one for each client
+    train, test = (DASH, DASH) if hidden else (f"{own.train:,}", f"{own.test:,}")
+    return (escape_text(site), f"{own.clients:,}", train, test, *_format_estimate(own.score, share))
 
 
 def _format_estimate(own: Estimate, share: bool = True) -> tuple[str, str]:
