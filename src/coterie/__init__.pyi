@@ -98,6 +98,7 @@ from coterie.methods.structured import Structured as Structured
 from coterie.methods.wrapper import RateOverride as RateOverride
 from coterie.report.charts.accuracy import plot as plot
 from coterie.report.report import write_report as write_report
+from coterie.report.tracking import log_to as log_to
 from coterie.run.callbacks import Callback as Callback
 from coterie.run.callbacks import ProgressBar as ProgressBar
 from coterie.run.compare import compare as compare

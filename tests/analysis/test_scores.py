@@ -9,7 +9,7 @@ from analysis.made_records import ALONE, AVG, GROUP, SIM, by_hand, flat
 from coterie._util.errors import UserError
 from coterie.analysis.findings import compute_findings
 from coterie.analysis.metrics import SCORES
-from coterie.analysis.scores import TAIL_ROUNDS, compute_scores, find_scope, score_curves
+from coterie.analysis.scores import TAIL_ROUNDS, compute_partial_curves, compute_scores, find_scope, score_curves
 from coterie.core.arrays import Array
 from coterie.evidence.records import DIVERGED, LaneEnd
 
@@ -115,3 +115,11 @@ def test_seeds_that_are_not_as_far_as_others_do_not_count_yet() -> None:
     nothing[:, 0] = 50
     with pytest.raises(UserError, match="no evaluated round yet"):
         find_scope(by_hand({AVG: nothing}))
+
+
+def test_a_live_curve_is_of_the_clients_that_were_evaluated() -> None:
+    one = flat(50, seeds=2, rounds=3)
+    one[0, 2] = [90, -1, 50, 50]
+    scores, clients = compute_partial_curves(by_hand({AVG: one}))
+    assert scores[0, 0] == pytest.approx([0.5, 0.5, 190 / 300, 0.5])
+    assert clients[0].tolist() == [[4, 4, 3, 4], [4, 4, 4, 4]]

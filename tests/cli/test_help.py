@@ -10,7 +10,7 @@ from cli.test_commands import coterie
 
 COMMAND_PANELS = {
     "Study": {"auto", "inspect", "plan", "run", "compare", "resume", "reproduce"},
-    "Evidence": {"show", "report", "verify", "digest"},
+    "Evidence": {"show", "report", "dossier", "verify", "digest"},
     "Use": {"export", "predict", "place"},
     "Real federation": {"serve", "join", "launch", "federation", "policy"},
     "More": {"data", "methods", "models", "new", "ray"},

@@ -17,15 +17,16 @@ from coterie.cli.app import app
 from coterie.deploy.certificates import (
     check_kit,
     check_server_certificate,
-    find_expiring,
     list_certificate_paths,
     load_authority,
     read_certificate,
+    read_expiry_dates,
     renew_certificates,
+    select_expiring,
 )
 from coterie.deploy.flare.operator import create_federation
 from coterie.deploy.server.federation import FederationFolder
-from coterie.deploy.server.runs import summarize_federation
+from coterie.deploy.server.status import summarize_federation
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +47,8 @@ def let_end(federation: FederationFolder, *names: str) -> None:
 
 
 def test_nothing_ends_soon_in_a_new_federation(federation: FederationFolder) -> None:
-    assert find_expiring(federation) == {}
-    assert set(find_expiring(federation, timedelta(days=400))) == {"server", "operator", "north", "south"}
+    assert select_expiring(read_expiry_dates(federation)) == {}
+    assert set(select_expiring(read_expiry_dates(federation), timedelta(days=400))) == {"server", "operator", "north", "south"}
 
 
 def test_renewed_certificates_keep_everything_but_their_time(federation: FederationFolder) -> None:
@@ -75,7 +76,7 @@ def test_one_that_ends_is_told_and_renewed_by_name(federation: FederationFolder)
     done = CliRunner().invoke(app, ["federation", "renew", str(federation.folder), "north"])
     assert done.exit_code == 0
     assert "startup/ of its kit" in " ".join(done.output.split())
-    assert find_expiring(federation) == {}
+    assert select_expiring(read_expiry_dates(federation)) == {}
     assert read_certificate(list_certificate_paths(federation)["south"]) == before
 
 

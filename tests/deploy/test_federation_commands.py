@@ -30,7 +30,8 @@ from coterie.deploy.flare.operator import add_site, create_federation, request_c
 from coterie.deploy.flare.processes import check_port, explain_refusal, run_server, run_sites, wait_until
 from coterie.deploy.server.federation import FederationFolder, Presence, check_site_name, parse_address, read_presence, write_presence
 from coterie.deploy.server.runner import ANSWERS_FILE, run_order
-from coterie.deploy.server.runs import InspectOrder, Order, RunFolder, find_free_name, find_run, list_runs, make_run, summarize_federation
+from coterie.deploy.server.runs import InspectOrder, Order, RunFolder, find_free_name, find_run, list_runs, make_run
+from coterie.deploy.server.status import summarize_federation
 from coterie.deploy.site.approvals import SiteMonitor
 from coterie.deploy.site.policy import approve_orders
 from coterie.deploy.site.process import Site, SiteSettings

@@ -23,7 +23,8 @@ from coterie.deploy.messages import KINDS, LONGEST_SCHEMA, Denial, MessageError,
 from coterie.deploy.server.federation import FederationFolder
 from coterie.deploy.server.members import Members, choose_schema
 from coterie.deploy.server.runner import run_order
-from coterie.deploy.server.runs import Order, summarize_federation
+from coterie.deploy.server.runs import Order
+from coterie.deploy.server.status import summarize_federation
 from coterie.deploy.server.validation import InvalidMessageError, read_card
 from coterie.deploy.site.approvals import SiteMonitor
 from coterie.deploy.site.process import Site, SiteSettings
@@ -340,7 +341,7 @@ def test_join_stops_on_data_that_would_give_meaningless_results(tmp_path: Path, 
 
 
 def test_the_status_of_a_federation_has_the_columns_that_the_sites_agreed_on(aligned: Fed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.deploy.server.runs.find_expiring", lambda federation: {})  # there are no certificates
+    monkeypatch.setattr("coterie.deploy.server.status.read_expiry_dates", lambda federation, faults: {})  # there are no certificates
     found = summarize_federation(FederationFolder(aligned.folder, "127.0.0.1", 1, SITES))
     schema = aligned.bundle(SITES[0]).schema
     assert schema is not None

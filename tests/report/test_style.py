@@ -53,7 +53,7 @@ def test_every_line_of_the_curves_has_its_own_colour() -> None:
     many = [f"fedsim(clusters={k})" for k in range(2, 12)]
     simple = ["fedavg(weighting=uniform)", "local", "fedavg+finetune(epochs=5)", "fedavg+finetune(epochs=2)"]
     records = by_hand({label: flat(50) for label in (AVG, *many, *simple)})
-    drawn = list(assign_styles(compute_findings(records)).values())
+    drawn = list(assign_styles(compute_findings(records).roles).values())
     assert len({style.colour for style in drawn}) == len(drawn)
     assert len({style.name for style in drawn}) == len(drawn)
 
@@ -66,4 +66,4 @@ def test_a_method_has_one_colour_whatever_it_is_shown_beside() -> None:
     assert beside["FedAvg"] == GREY
     assert len(set(beside.values())) == len(beside)
     records = by_hand({label: flat(50) for label in (AVG, "ifca(groups=2)", "fesem(groups=2)")})
-    assert assign_styles(compute_findings(records))["fesem(groups=2)"].colour == alone
+    assert assign_styles(compute_findings(records).roles)["fesem(groups=2)"].colour == alone

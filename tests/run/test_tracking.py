@@ -54,3 +54,33 @@ def test_trackers_by_name(tmp_path: Path) -> None:
     assert isinstance(found, TensorBoard)
     run(found)
     assert [path.name for path in (tmp_path / "study-tensorboard").iterdir()] == ["fedprox(mu=1)"]
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> ct.Comparison:
+    return ct.compare("fedsim(clusters=2)", data=DATA, rounds=2, draws=2, seeds=[0], out=tmp_path_factory.mktemp("compared") / "study")
+
+
+def test_mlflow_holds_tables_figures_and_the_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comparison: ct.Comparison) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri(tmp_path.as_uri())
+    mlflow.set_experiment("tables")
+    ct.log_to("mlflow", comparison, run_name="mine")
+    (table,) = tmp_path.rglob("summary.csv")
+    assert table.read_text().splitlines()[0].split(",")[:2] == ["method", "role"]
+    assert next(tmp_path.rglob("verdict.txt")).read_text().startswith(DATA)
+    assert {path.name for path in tmp_path.rglob("*.png")} >= {"curves.png", "cost.png"}
+    with mlflow.start_run():  # an active run is used, and stays open
+        ct.log_to("mlflow", ct.study("fedavg", data=DATA, rounds=1))
+        assert mlflow.active_run() is not None
+    assert len(list(tmp_path.rglob("clients.csv"))) == 1
+
+
+def test_weights_and_biases_holds_tables_and_figures(tmp_path: Path, comparison: ct.Comparison) -> None:
+    ct.log_to("wandb", comparison, mode="offline", dir=str(tmp_path))
+    assert {path.suffix for path in tmp_path.rglob("files/media/*/*/*")} == {".json", ".png"}
+
+
+def test_stores_by_name(comparison: ct.Comparison) -> None:
+    with pytest.raises(UserError, match="no store 'mlfow': did you mean 'mlflow'"):
+        ct.log_to("mlfow", comparison)

@@ -1,6 +1,6 @@
-"""Scores by class: precision, recall and F1 of every round, sensitivity and specificity of two-class tasks."""
+"""Scores by class and by site: precision, recall and F1 of every round, recall of each class with its interval, and each site's score."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from coterie.analysis import metrics
 from coterie.analysis.draws import DrawRecords, Estimate, StudyDraws, estimate
-from coterie.analysis.records import Records
+from coterie.analysis.records import Records, is_evaluated
 from coterie.core.arrays import Array, Doubles
 from coterie.evidence.reader import Evidence, encode_methods
 
@@ -84,38 +84,87 @@ class BinaryScores:
 
 def compute_binary_scores(study: StudyDraws) -> dict[str, BinaryScores]:
     """By method; nothing for tasks with other than two classes, or where clients differ in what counts (malicious ones)."""
-    first = study.each[0].records
-    if first.evidence.task != "classification" or first.evidence.classes != 2 or first.malicious is not None:
+    if study.each[0].records.evidence.classes != 2:
         return {}
-    tables = np.stack([_recall_by_class(own) for own in study.each])  # (B, M, S, 2)
+    found = {}
+    for label, (negative, positive) in compute_class_recalls(study).items():
+        unknown = np.full(study.repetitions.compared.shape, np.nan)
+        found[label] = BinaryScores(positive, negative, estimate(study.in_scope(study.scores[label].get("auroc", unknown))))
+    return found
+
+
+def compute_class_recalls(study: StudyDraws) -> dict[str, tuple[Estimate, ...]]:
+    """By method, for each class the share of its samples that are recognised, in the last round that is compared; nothing for tasks
+    without classes, or where clients differ in what counts (malicious ones)."""
+    first = study.each[0].records
+    if first.evidence.task != "classification" or first.malicious is not None:
+        return {}
+    tables = np.stack([_recall_by_class(own) for own in study.each])  # (B, M, S, C)
     found = {}
     for place, label in enumerate(first.settings.methods):
         ended = np.isfinite(study.scores[label]["final"])[..., None]
         own = study.in_scope(np.where(ended, tables[:, place], np.nan))
-        area = study.in_scope(study.scores[label].get("auroc", np.full(ended.shape[:2], np.nan)))
-        found[label] = BinaryScores(estimate(own[..., 1]), estimate(own[..., 0]), estimate(area))
+        found[label] = tuple(estimate(own[..., c]) for c in range(own.shape[-1]))
     return found
 
 
 def _recall_by_class(own: DrawRecords) -> Doubles:
-    """(M, S, 2) of one draw: right answers of each class by samples of it, in the last round that is compared."""
+    """(M, S, C) of one draw: right answers of each class by samples of it, in the last round that is compared."""
     records = own.records
-    hits = np.zeros((len(records.settings.methods), len(records.settings.seeds), 2))
+    classes = range(records.evidence.classes)
+    hits = np.zeros((len(records.settings.methods), len(records.settings.seeds), len(classes)))
     seeds = {seed: place for place, seed in enumerate(records.settings.seeds)}
     drifting = "actual_0" in records.evidence.columns("clients")
     actual = np.zeros_like(hits)
-    names = ["hits_0", "hits_1", *(["actual_0", "actual_1"] if drifting else [])]
+    names = [f"{name}_{c}" for name in ("hits", *(["actual"] if drifting else [])) for c in classes]
     for batch in records.evidence.batches("clients", names, []):
         last = batch.column("round").to_numpy() == own.scope.last
         method = encode_methods(batch.column("method"), records.settings.methods)[last]
         seed = np.array([seeds[s] for s in batch.column("seed").to_numpy()[last].tolist()], dtype=np.int64)
-        for c in (0, 1):
+        for c in classes:
             np.add.at(hits[..., c], (method, seed), batch.column(f"hits_{c}").to_numpy()[last])
             if drifting:
                 np.add.at(actual[..., c], (method, seed), batch.column(f"actual_{c}").to_numpy()[last])
     if not drifting:
         actual[:] = records.evidence.actual.sum(axis=0)
     return np.asarray(np.divide(hits, actual, out=np.full_like(hits, np.nan), where=actual > 0))
+
+
+@dataclass(frozen=True)
+class SiteScore:
+    """One site, or one client, with one method."""
+
+    clients: int
+    train: int  # samples, of the first draw
+    test: int
+    score: Estimate  # the metric over its clients' test samples, mean of the last ten rounds in which they were evaluated
+
+
+def compute_site_scores(study: StudyDraws, label: str, sites: Mapping[str, Sequence[str]]) -> dict[str, SiteScore]:
+    """By site, its score with a method. The clients must be the same in all draws.
+
+    Args:
+        study: The draws.
+        label: The method.
+        sites: By site, its clients.
+    """
+    first, found = study.each[0].records, {}
+    number = {name: place for place, name in enumerate(first.ids)}
+    for site, clients in sites.items():
+        rows = [number[name] for name in clients if name in number]
+        if not rows:
+            continue
+        values = np.full(study.repetitions.compared.shape, np.nan)
+        for row, own in zip(values, study.each, strict=True):
+            credits = own.records.credits[own.records.place(label), :, own.scope.tail][:, :, rows]
+            tested = np.broadcast_to(own.records.tested[own.scope.tail][:, rows], credits.shape)
+            known = is_evaluated(credits) & (tested > 0)
+            right, samples = np.where(known, credits, 0).astype(np.float64), np.where(known, tested, 0)
+            whole = metrics.ratio(right.sum(axis=-1), samples.sum(axis=-1))  # (S, rounds)
+            by_round = metrics.mean(metrics.ratio(right, samples)) if first.metric.is_macro else whole
+            row[own.scope.seeds] = metrics.mean(by_round)[own.scope.seeds]
+        found[site] = SiteScore(len(rows), int(first.train[rows].sum()), int(first.test[rows].sum()), estimate(study.in_scope(values)))
+    return found
 
 
 F1_SCORES = ("f1", "f1_macro")  # weighted by test samples ("micro" in the paper), and the plain mean over clients

@@ -11,7 +11,7 @@ import numpy as np
 from coterie._util.errors import UserError
 from coterie.analysis import metrics
 from coterie.analysis.metrics import Curve, Score, adjusted_rand_scores
-from coterie.analysis.records import Cluster, Records
+from coterie.analysis.records import Cluster, Records, is_evaluated
 from coterie.core.arrays import Bools, Doubles, Ints
 from coterie.evidence.reader import Evidence
 from coterie.evidence.records import DECILES
@@ -52,6 +52,20 @@ def find_scope(records: Records) -> Scope:
         slice(max(first, end + 1 - TAIL_ROUNDS), end + 1),
         int(records.rounds[end]),
     )
+
+
+def compute_partial_curves(records: Records) -> tuple[Doubles, Ints]:
+    """(M, S, R) the metric over those clients that were evaluated in a round, and how many they were: for a look at a study that runs.
+
+    No comparison rests on it: where a client is missing, its rounds are of other clients than the rest.
+    """
+    if records.population:
+        return records.accuracy, np.where(np.isfinite(records.accuracy), len(records.ids), 0)
+    known = is_evaluated(records.credits) & (records.tested > 0)
+    credits, tested = np.where(known, records.credits, 0).astype(np.float64), np.where(known, records.tested, 0)
+    if records.metric.is_macro:
+        return metrics.mean(metrics.ratio(credits, tested)), known.sum(axis=-1)
+    return metrics.ratio(credits.sum(axis=-1), tested.sum(axis=-1)), known.sum(axis=-1)
 
 
 def score_curves(curves: Doubles) -> dict[Curve, Doubles]:

@@ -9,6 +9,7 @@ from coterie.cli import (
     auto,
     compare,
     data,
+    dossier,
     export,
     federation,
     inspect,
@@ -56,7 +57,7 @@ def set_global_options(
 
 COMMANDS: dict[str, tuple[Any, ...]] = {  # by panel of the help; groups by their name
     "Study": (auto.auto, inspect.inspect, plan.plan, run.run, compare.compare, resume.resume, reproduce.reproduce),
-    "Evidence": (show.show, report.report, verify.verify, verify.digest),
+    "Evidence": (show.show, report.report, dossier.dossier, verify.verify, verify.digest),
     "Use": (export.export, predict.predict, place.place),
     "Real federation": (serve.serve, join.join, launch.launch),
     "More": (data.data, methods.methods, models.models),

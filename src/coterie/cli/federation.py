@@ -234,13 +234,18 @@ def stop_run(folder: Folder, run: Annotated[str, typer.Argument(help="The run's 
 
 
 @app.command("status")
-def show_status(folder: Folder, as_json: options.AsJson = False) -> None:
-    """Print which sites are connected, the runs with their progress, and the group of each client."""
+def show_status(folder: Folder, web: options.Web = False, port: options.Port = 0, as_json: options.AsJson = False) -> None:
+    """Print which sites are connected, the runs with their progress, and the group of each client; or show it as a page."""
     from coterie.cli.console import PlainConsole
     from coterie.cli.federation_status import print_status
     from coterie.deploy.server.federation import FederationFolder
-    from coterie.deploy.server.runs import summarize_federation
+    from coterie.deploy.server.status import summarize_federation
 
+    if web:
+        from coterie.cli.show import serve_page
+
+        serve_page(lambda: summarize_federation(FederationFolder.open(folder)), port, as_json=as_json)
+        return
     found = summarize_federation(FederationFolder.open(folder))
     print_status(found, PlainConsole(stderr=as_json))
     if as_json:

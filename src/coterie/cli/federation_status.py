@@ -22,6 +22,8 @@ def print_status(found: Mapping[str, Any], console: "PlainConsole") -> None:
     console.print(make_listing(("site", "", "last seen"), rows))
     for name, ends in found["certificates_ending"].items():
         console.print(f"The certificate of {name} ends on {ends}: coterie federation renew DIR {name}.", style="yellow")
+    for fault in dict.fromkeys([*found["faults"], *(fault for run in found["runs"] for fault in run["faults"])]):
+        console.print(fault, style="yellow")
     if columns := found["columns"]:
         more = f" and {len(columns) - SHOWN_COLUMNS} more" if len(columns) > SHOWN_COLUMNS else ""
         console.print(f"Columns that the sites agree on: {', '.join(columns[:SHOWN_COLUMNS])}{more}.")

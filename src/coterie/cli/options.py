@@ -26,7 +26,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Training": ("seed", "seeds", "rounds", "pilot", "randoms"),
     "Who takes part": ("unseen", "most", "minimum", "purpose", "timeout"),
     "Execution": ("resume", "budget", "part", "from_", "with_", "anyway", "detach", "trust"),
-    "Output": ("name", "out", "page", "scores", "metric", "track", "list_", "details", "as_json"),
+    "Output": ("name", "out", "page", "scores", "metric", "track", "list_", "details", "web", "port", "as_json"),
 }
 
 StudyFolder = Annotated[Path, typer.Argument(help="A folder that 'coterie run', 'compare' or 'reproduce' made.")]
@@ -48,6 +48,10 @@ Metric = Annotated[
 ]
 Accept = Annotated[bool, typer.Option("--accept", help="Continue in spite of severe findings in the data ('coterie data SPEC --check').")]
 Details = Annotated[bool, typer.Option("--details", help="Print every number, interval and caution.")]
+Web = Annotated[
+    bool, typer.Option("--web", help="Show a page that follows it, on this machine only: the address, with a token, is printed.")
+]
+Port = Annotated[int, typer.Option(help="With --web: the page's port. Default: one that is free.", min=0, max=65535)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 
 

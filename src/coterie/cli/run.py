@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,7 @@ from coterie.core.plan import Plan
 from coterie.run.execution import Execution
 
 if TYPE_CHECKING:
+    from coterie.report.live.server import LiveServer
     from coterie.run.study import Study
     from coterie.run.study_file import FileStudy
 
@@ -40,6 +42,8 @@ def run(
     trust: options.Trust = False,
     track: options.Track = None,
     details: options.Details = False,
+    web: options.Web = False,
+    port: options.Port = 0,
     as_json: options.AsJson = False,
 ) -> None:
     """Run methods side by side on one federation.
@@ -52,12 +56,32 @@ def run(
     if len(studies) > 1 and as_json:
         raise UserError("--json prints one study: a study file with a grid has several; read their folders with 'coterie show DIR --json'.")
     has_finished = True
-    for entry in studies:
-        root = out or entry.out  # studies of a grid get a folder each
-        entry = replace(entry, out=root if root is None or len(studies) == 1 else root / entry.name)
-        has_finished &= _run_one(entry, data_dir, resume, as_json, track or [], details)
+    with ExitStack() as page:
+        if web:
+            page.enter_context(_show_page([out or entry.out for entry in studies], port))
+        for entry in studies:
+            root = out or entry.out  # studies of a grid get a folder each
+            entry = replace(entry, out=root if root is None or len(studies) == 1 else root / entry.name)
+            has_finished &= _run_one(entry, data_dir, resume, as_json, track or [], details)
     if not has_finished:
         raise typer.Exit(1)
+
+
+def _show_page(folders: list[Path | None], port: int) -> "LiveServer":
+    """The page of studies that are about to run; it ends with them."""
+    from coterie.report.live.server import LiveServer
+    from coterie.report.live.study_state import summarize_folder
+
+    places = list(dict.fromkeys(folders))
+    if places[0] is None or len(places) > 1:
+        raise UserError("--web shows what is in the folder of --out: name one.")
+    folder = places[0]
+    server = LiveServer(lambda: summarize_folder(folder), port)
+    print(
+        f"The page: {server.url} (on this machine only; it ends with the run, 'coterie show {folder} --web' shows it again)",
+        file=sys.stderr,
+    )
+    return server
 
 
 def read_studies(methods: list[str], given: dict[str, Any], trust: bool, unseen: float | None = None) -> "list[FileStudy]":

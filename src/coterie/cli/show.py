@@ -1,8 +1,9 @@
 """`coterie show`: the results of a study, from its folder."""
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,12 +21,23 @@ def show(
     groups: Annotated[bool, typer.Option("--groups", help="Also the group of each client after the last round.")] = False,
     out: Annotated[Path | None, typer.Option(help="With --groups: write client, group and round of every lane to this CSV file.")] = None,
     details: options.Details = False,
+    web: options.Web = False,
+    port: options.Port = 0,
     as_json: options.AsJson = False,
 ) -> None:
     """Print the result of a comparison or of studies again.
 
-    Of a folder with several studies, a table for each.
+    Of a folder with several studies, a table for each. With --web, a page that follows studies which still run.
     """
+    if web:
+        from coterie.evidence.manifest import find_studies
+        from coterie.report.live.study_state import summarize_folder
+
+        if groups or out is not None or details:
+            raise UserError("--web shows a page, and takes neither --groups, --out nor --details: omit them, or --web.")
+        find_studies(folder)  # refuses a folder without any
+        serve_page(lambda: summarize_folder(folder), port, as_json=as_json)
+        return
     from coterie.cli.console import PlainConsole
     from coterie.cli.tables import print_comparison
     from coterie.evidence.manifest import REQUEST, find_studies
@@ -56,6 +68,18 @@ def show(
             _print_groups(result, console, out)
     if as_json:
         print(json.dumps(tree))
+
+
+def serve_page(read: Callable[[], Mapping[str, Any]], port: int, *, as_json: bool) -> None:
+    """Show what `read` gives as a page, until Ctrl-C."""
+    from coterie.report.live.server import LiveServer
+
+    server = LiveServer(read, port)
+    if as_json:
+        print(json.dumps({"url": server.url}), flush=True)
+    else:
+        print(f"The page: {server.url}\nWhoever has this address, on this machine, can read it. Ctrl-C ends it.", flush=True)
+    server.run()
 
 
 def _print_study(result: "Result", console: "PlainConsole", *, table: bool, place: bool, details: bool) -> None:

@@ -1,6 +1,7 @@
 """Data specs, ``source/partition/scenario``, such as ``mnist/dirichlet(0.1,clients=100)/rotated(groups=4)``, and how they are loaded."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,10 +73,12 @@ def load(spec: str, data_seed: int = 0, data_dir: Path | None = None, *, client:
     """The federation a spec names.
 
     Args:
-        spec: A data set with a partition and scenarios, or the path of a table: ``sites/site_01.csv``.
+        spec: A data set with a partition and scenarios, the path of a table (``sites/site_01.csv``), or a set of the Hugging Face hub
+            (``hf:user/set``, with settings of ``hub(...)`` and a partition behind it).
         data_seed: Which draw.
         data_dir: Where data sets lie that do not come with the package.
-        client: The name of the one client of a table that names none, neither by a column nor by several files.
+        client: The name of the one client of a table that names none, neither by a column nor by several files. Of a set of the hub,
+            the column of the clients.
 
     Returns:
         The clients' data, divided into training, validation and test parts.
@@ -83,9 +86,31 @@ def load(spec: str, data_seed: int = 0, data_dir: Path | None = None, *, client:
     Example:
         >>> federation = ct.load("digits/rotated(clients=20,groups=4)")  # doctest: +SKIP
     """
+    if spec.startswith(HUB_MARK):
+        spec, client = _name_hub_set(spec, client), None
     steps = parse_path(spec)
     _check_steps(steps)
     return _Builder(data_seed, data_dir, client=client).federation(steps).replace(name="/".join(map(str, steps)))
+
+
+HUB_MARK = "hf:"
+_HUB_SET = re.compile(r"hf:(?P<name>'[^']+'|[\w.-]+(?:/[\w.-]+)?)(?P<settings>\([^)]*\))?(?P<rest>/.*)?", re.ASCII)
+
+
+def _name_hub_set(spec: str, client: str | None) -> str:
+    """``hf:user/set(label=y)/natural`` as a spec of ``hub``; clients of a column are the partition where none is named."""
+    found = _HUB_SET.fullmatch(spec.strip())
+    if found is None:
+        raise UserError(f"Cannot read {spec!r}: write hf:user/set, with settings and a partition behind it: hf:user/set(label=y)/natural.")
+    owner, _, second = found["name"].partition("/")
+    name, rest = found["name"].strip("'"), found["rest"] or ""
+    if second in partitions or second in scenarios:  # of a set without an owner
+        name, rest = owner, f"/{second}{found['settings'] or ''}{rest}"
+        settings = ""
+    else:
+        settings = (found["settings"] or "").strip("()")
+    words = [f"'{name}'", *([settings] if settings else []), *([f"client='{client}'"] if client is not None else [])]
+    return f"hub({','.join(words)}){rest}"
 
 
 def is_data_spec(spec: str) -> bool:

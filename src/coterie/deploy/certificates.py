@@ -76,12 +76,23 @@ def list_certificate_paths(federation: FederationFolder) -> dict[str, Path]:
     return named | {site: path for site in federation.sites if (path := federation.kit(site) / "startup" / "client.crt").is_file()}
 
 
-def find_expiring(federation: FederationFolder, within: timedelta = EXPIRY_WARNING) -> dict[str, datetime]:
-    """The certificates that have ended or will soon, by name, and when."""
-    found = {
-        name: read_certificate(path).not_valid_after_utc for name, path in list_certificate_paths(federation).items() if path.is_file()
-    }
-    return {name: ends for name, ends in found.items() if ends < datetime.now(UTC) + within}
+def read_expiry_dates(federation: FederationFolder, faults: list[str] | None = None) -> dict[str, datetime]:
+    """The ends of all certificates that are here, by name. With `faults`, one that cannot be read is a sentence there."""
+    found = {}
+    for name, path in list_certificate_paths(federation).items():
+        try:
+            if path.is_file():
+                found[name] = read_certificate(path).not_valid_after_utc
+        except UserError as error:
+            if faults is None:
+                raise
+            faults.append(str(error))
+    return found
+
+
+def select_expiring(ends: Mapping[str, datetime], within: timedelta = EXPIRY_WARNING) -> dict[str, datetime]:
+    """Those that have ended or will soon."""
+    return {name: when for name, when in ends.items() if when < datetime.now(UTC) + within}
 
 
 def check_server_certificate(federation: FederationFolder) -> None:

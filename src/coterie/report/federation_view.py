@@ -31,7 +31,7 @@ class FederationView:
 
     @cached_property
     def styles(self) -> dict[str, LineStyle]:
-        return assign_styles(self.findings)
+        return assign_styles(self.findings.roles)
 
     @cached_property
     def overview(self) -> Overview:

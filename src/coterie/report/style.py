@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.analysis.findings import Findings
-from coterie.analysis.roles import SIMPLER_NAMES, MethodRole, name_methods
+from coterie.analysis.roles import SIMPLER_NAMES, MethodRole, Roles, name_methods
 from coterie.core.arrays import Array, Doubles
 from coterie.methods.controls import Assign
 
@@ -118,9 +117,9 @@ class LineStyle:
     dash: list[int]
 
 
-def assign_styles(findings: Findings) -> dict[str, LineStyle]:
+def assign_styles(roles: Roles) -> dict[str, LineStyle]:
     """By label; a control has its method's colour and another dash."""
-    roles, names = findings.roles, name_methods(findings.roles)
+    names = name_methods(roles)
     colours = pick_method_colours([names[label] for label, role in roles.of.items() if role != "control" and label != roles.baseline])
     lines: dict[str, tuple[str, list[int]]] = {roles.baseline: (GREY, SOLID)}
     for label, role in roles.of.items():

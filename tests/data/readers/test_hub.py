@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from coterie._util.errors import UserError
-from coterie.data.catalogue import DATA_SETS, fetch, load
+from coterie.data.catalogue import DATA_SETS, _name_hub_set, fetch, load
 from coterie.data.dataset import DataSet
 from coterie.data.sources import images, texts
 from coterie.data.sources.crisis import MEDIC
@@ -223,8 +223,7 @@ def test_any_set_by_name(tmp_path: Path) -> None:
     mnist_on_the_hub(tmp_path / "mine")
     made = load(f"hub('{tmp_path / 'mine'}',image=image,side=28,grey=true)/iid(clients=4)")
     assert made.x.shape == (20, 28, 28)
-    with pytest.raises(UserError, match="name the column to learn from"):
-        load(f"hub('{tmp_path / 'mine'}')")
+    assert load(f"hub('{tmp_path / 'mine'}',side=28,grey=true)/iid(clients=4)").x.shape == (20, 28, 28)  # its one image is found
     with pytest.raises(UserError, match="has no column 'writer' for the client"):
         load(f"hub('{tmp_path / 'mine'}',image=image,client=writer)")
 
@@ -234,3 +233,49 @@ def test_sets_that_are_not_on_the_hub_say_where_they_are() -> None:
         fetch("goodreads")
     with pytest.raises(UserError, match="There is no data set 'mnistt' to get: did you mean 'mnist'"):
         fetch("mnistt")
+
+
+def test_a_hub_set_by_its_name_and_the_column_of_clients(tmp_path: Path) -> None:
+    columns: dict[str, list[Any]] = {
+        "age": [20 + i for i in range(24)],
+        "dose": [i / 3 for i in range(24)],
+        "ill": [i % 2 for i in range(24)],
+    }
+    clinics = [f"clinic {i % 3}" for i in range(24)]
+    features = {"age": value("int32"), "dose": value("float64"), "ill": names(["no", "yes"]), "clinic": value("string")}
+    write(tmp_path / "table", "train", {**columns, "clinic": clinics}, features)
+    made = load(f"hf:'{tmp_path / 'table'}'(label=ill)/natural(test=0.25)", client="clinic")
+    assert (made.ids, made.classes, made.input_shape) == (("clinic 0", "clinic 1", "clinic 2"), ("no", "yes"), (2,))
+    assert sorted(made.x[:, 0].tolist()) == [20.0 + i for i in range(24)]
+    write(
+        tmp_path / "texts",
+        "train",
+        {"said": ["good", "bad"] * 6, "label": [1, 0] * 6, "who": list("aabb") * 3},
+        {"said": value("string"), "label": names(["no", "yes"]), "who": value("string")},
+    )
+    assert load(f"hf:'{tmp_path / 'texts'}'/natural(test=0.25)", client="who").ids == ("a", "b")
+
+
+def test_what_a_hub_set_leaves_open_is_asked_for(tmp_path: Path) -> None:
+    write(
+        tmp_path / "two",
+        "train",
+        {"a": ["x"] * 4, "b": ["y"] * 4, "label": [0, 1] * 2},
+        {"a": value("string"), "b": value("string"), "label": names(["no", "yes"])},
+    )
+    with pytest.raises(UserError, match="name the column to learn from, image=COLUMN or text=COLUMN: it has a, b"):
+        load(f"hf:'{tmp_path / 'two'}'/iid(clients=2)")
+    with pytest.raises(UserError, match="write hf:user/set"):
+        load("hf:a b")
+
+
+@pytest.mark.parametrize(
+    ("spec", "client", "made"),
+    [
+        ("hf:user/set", "writer", "hub('user/set',client='writer')"),
+        ("hf:set/natural(test=0.2)", None, "hub('set')/natural(test=0.2)"),
+        ("hf:user/set(label=y)/dirichlet(alpha=1)/unseen(0.2)", None, "hub('user/set',label=y)/dirichlet(alpha=1)/unseen(0.2)"),
+    ],
+)
+def test_names_of_the_hub_become_specs(spec: str, client: str | None, made: str) -> None:
+    assert _name_hub_set(spec, client) == made

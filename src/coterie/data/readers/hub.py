@@ -1,7 +1,7 @@
 """Data sets of the Hugging Face hub (the extra `hub`): their columns are checked by name and type before anything is decoded."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
@@ -25,6 +25,7 @@ class Hub:
     label: str
     image: str | None = None
     text: str | None = None
+    numbers: tuple[str, ...] = ()  # columns of a table; where none of the three is named, `infer_inputs` finds them
     client: str | None = None
     config: str | None = None
     revision: str | None = None  # "refs/convert/parquet" for sets that are still a loading script
@@ -37,6 +38,26 @@ class Hub:
     def table(self, title: str) -> Table:
         """Fetch the set and lay it out as a table."""
         parts = {part: self._load(title, split) for part, split in track(list(self.splits.items()), f"downloading {title}")}
+        if not (self.image or self.text or self.numbers):
+            return replace(self, **self.infer_inputs(next(iter(parts.values())).features))._lay_out(parts)
+        return self._lay_out(parts)
+
+    def infer_inputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        """What to learn from, where the set leaves no doubt: its one image, its one text, or all its numbers."""
+        others = {name: kind for name, kind in features.items() if name not in (self.label, self.client)}
+        images = [name for name, kind in others.items() if self._fits("image", kind)]
+        texts = [name for name, kind in others.items() if self._fits("text", kind)]
+        numbers = tuple(name for name, kind in others.items() if self._fits("number", kind))
+        if len(images) == 1:
+            return {"image": images[0]}
+        if not images and len(texts) == 1 and not numbers:
+            return {"text": texts[0]}
+        if not images and not texts and numbers:
+            return {"numbers": numbers}
+        found = ", ".join(others) or "no columns beside label and client"
+        raise UserError(f"{self.repo}: name the column to learn from, image=COLUMN or text=COLUMN: it has {found}.")
+
+    def _lay_out(self, parts: Mapping[str, Any]) -> Table:
         for rows in parts.values():
             self._check(rows.features)
         texts = [text for rows in parts.values() for text in rows[self.text]] if self.text else None
@@ -45,10 +66,14 @@ class Hub:
         y, classes = self._labels(list(parts.values()))
         names = [str(name) for rows in parts.values() for name in rows[self.client]] if self.client else None
         owners, owner_names = encode_names(names) if names is not None else (None, ())
+        values = stack_images(images, total, self.repo) if self.image else None
+        if self.numbers:
+            blocks = [np.column_stack([np.asarray(rows[name], dtype=np.float32) for name in self.numbers]) for rows in parts.values()]
+            values = np.concatenate(blocks)
         return Table(
             y=y,
             classes=classes,
-            values=stack_images(images, total, self.repo) if self.image else None,
+            values=values,
             texts=texts,
             part=np.concatenate([np.full(len(rows), PARTS[part]) for part, rows in parts.items()]) if len(parts) > 1 else None,
             owners=owners,
@@ -71,6 +96,7 @@ class Hub:
     def _check(self, features: Mapping[str, Any]) -> None:
         """Refuse a set whose columns are not those we know: the hub's sets change, and a wrong column must not be learned from."""
         wanted = {self.image: "image", self.text: "text", self.label: "label", self.client: "client"}
+        wanted |= dict.fromkeys(self.numbers, "number")
         for column, role in wanted.items():
             if column is None:
                 continue
@@ -89,6 +115,8 @@ class Hub:
             return name == "Image"
         if role == "text":
             return words
+        if role == "number":
+            return name == "Value" and (whole or dtype.startswith("float"))
         if role == "client":
             return whole or words
         return name == "ClassLabel" or whole or words

@@ -124,8 +124,8 @@ def hub(
     *,
     _data_dir: Path | None = None,
 ) -> Samples:
-    """Any set of the Hugging Face hub: name the columns of the image or text, the label and the client; needs the extra hub."""
-    if (image is None) == (text is None):
+    """Any set of the Hugging Face hub: name the columns of label and client, and that of the image or text where there is a choice."""
+    if image is not None and text is not None:
         raise UserError("Data set 'hub': name the column to learn from: image=COLUMN or text=COLUMN, one of them.")
     splits = {"train": train, **({"test": test} if test else {})}
     source = Hub(repo=name, label=label, image=image, text=text, client=client, config=config, splits=splits, side=side, grey=grey)
@@ -133,7 +133,9 @@ def hub(
 
     def read() -> Table:
         table = source.table(name)
-        return mark_pixels(table) if image else TextFeatures(width=width).table(table)
+        if table.texts is not None:
+            return TextFeatures(width=width).table(table)
+        return mark_pixels(table) if table.values is not None and table.values.ndim > 2 else table
 
     return load_user_files("hub", Path(name), [], read, repo=name, **columns, side=side, grey=grey, width=width)
 

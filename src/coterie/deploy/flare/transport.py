@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from socketserver import BaseRequestHandler, ThreadingUnixStreamServer
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -43,7 +43,7 @@ from nvflare.private.defs import CellChannelTopic, JobFailureMsgKey
 
 from coterie.deploy.certificates import RevokedSites
 from coterie.deploy.messages import OversizedMessage
-from coterie.deploy.server.federation import REFRESH, SERVER_FOLDER, write_presence
+from coterie.deploy.server.federation import REFRESH, SERVER_FOLDER, note_changes, read_presence, write_presence
 
 SCHEME = "private"
 SOCKET_FOLDER = "sockets"  # in the workspace of the process
@@ -434,11 +434,13 @@ class ConnectionMonitor(FLComponent):
 
     def _write(self, engine: Any) -> None:
         before: dict[str, str] | None = None
+        since = dict(read_presence(self.server).since)  # a site that left before the server restarted is gone since then
         wrote = 0.0
         while not self._stop.wait(CHECK_INTERVAL):
             forget_registrations(engine.server)
             clients = list(engine.client_manager.clients.values())
             marks = {client.name: hash_registration(client) for client in clients}
             if marks != before or monotonic() - wrote > REFRESH:
-                write_presence(self.server, {client.name: float(client.last_connect_time) for client in clients}, marks)
+                since = note_changes(since, before or {}, marks, time())
+                write_presence(self.server, {client.name: float(client.last_connect_time) for client in clients}, marks, since)
                 before, wrote = marks, monotonic()

@@ -151,6 +151,7 @@ class Presence:
     sites: Mapping[str, float]  # by connected site, when it was last heard of
     process: int = 0  # the server's
     marks: Mapping[str, str] = field(default_factory=dict)  # by connected site, the mark of its registration: a restarted one has another
+    since: Mapping[str, float] = field(default_factory=dict)  # by site that was ever connected, since when it is there, or gone
 
     @property
     def alive(self) -> bool:
@@ -158,17 +159,25 @@ class Presence:
         return time() - self.written < STALE and (self.process == 0 or _is_running(self.process))
 
 
-def write_presence(server: Path, sites: Mapping[str, float], marks: Mapping[str, str]) -> None:
+def write_presence(server: Path, sites: Mapping[str, float], marks: Mapping[str, str], since: Mapping[str, float] | None = None) -> None:
     """By the server's process."""
-    write_json(server / CONNECTED_FILE, {"time": time(), "sites": sites, "process": os.getpid(), "marks": marks})
+    tree = {"time": time(), "sites": sites, "process": os.getpid(), "marks": marks, "since": since or {}}
+    write_json(server / CONNECTED_FILE, tree)
+
+
+def note_changes(since: Mapping[str, float], before: Mapping[str, str], marks: Mapping[str, str], now: float) -> dict[str, float]:
+    """By site, since when it is connected or gone: now where the mark of its registration is another than before."""
+    changed = {site for site in {*before, *marks} if before.get(site) != marks.get(site)}
+    return {**since, **dict.fromkeys(changed, now)}
 
 
 def read_presence(server: Path) -> Presence:
     """Read what `write_presence` wrote; on the server's machine."""
     try:
         tree = json.loads((server / CONNECTED_FILE).read_text(encoding="utf-8"))
-        return Presence(float(tree["time"]), dict(tree["sites"]), int(tree["process"]), dict(tree["marks"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        since = {str(site): float(when) for site, when in tree.get("since", {}).items()}
+        return Presence(float(tree["time"]), dict(tree["sites"]), int(tree["process"]), dict(tree["marks"]), since)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return Presence(0.0, {})
 
 

@@ -16,7 +16,7 @@ from coterie.deploy.server.engine import Carrier, limit_answers
 from coterie.deploy.server.federation import Claim
 from coterie.deploy.server.members import Members, admit_sites, choose_schema, describe_thin_sites, read_stored_schema
 from coterie.deploy.server.runs import APPROVALS_FILE, STATUS_FILE, Order
-from coterie.deploy.server.validation import CARD_BYTES, read_card
+from coterie.deploy.server.validation import CARD_BYTES, clean_text, read_card
 
 POLL = 2.0  # seconds between questions to sites that have not approved the order
 TURN = 60.0  # seconds that a job waits for approvals while other runs wait for their turn
@@ -101,7 +101,8 @@ def introduce_sites(
     if members is None or len(taken) < max(order.minimum, 1):
         short, faults = f"{len(taken)} sites introduced themselves, {order.minimum} are needed.", describe_faults(pending.faults | refused)
         raise UserError(f"{short} {' '.join(faults)}") if faults else TooFewSitesError(short)
-    members = replace(members, schema=schema)
+    stated = {site: clean_text(cards[site].version) for site in sorted(taken)}
+    members = replace(members, schema=schema, versions={**(before.versions if before is not None else {}), **stated})
     if before is None:
         for sentence in describe_thin_sites(members, pending.cards):
             report(sentence)

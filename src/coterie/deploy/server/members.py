@@ -44,6 +44,7 @@ class Members:
     here: frozenset[str]  # the sites that are there now
     claims: Mapping[str, Claim] = field(default_factory=dict)  # by site, the clients and samples that it first claimed
     schema: str = ""  # the columns of all sites, as JSON; empty where samples have no named columns
+    versions: Mapping[str, str] = field(default_factory=dict)  # by site, the version of Coterie that it last stated
 
     @property
     def sites(self) -> dict[str, str]:
@@ -82,6 +83,7 @@ class Members:
             "validation": self.validation,
             "claims": {site: [claim.clients, claim.samples] for site, claim in self.claims.items()},
             "schema": self.schema,
+            "versions": dict(self.versions),
         }
         write_json(path, tree)
 
@@ -91,7 +93,8 @@ class Members:
         members = tuple(Member(name, site, train, tuple(actual)) for name, site, train, actual in tree["members"])
         claims = {site: Claim(clients, samples) for site, (clients, samples) in tree.get("claims", {}).items()}
         task = tuple(tree["input_shape"]), tuple(tree["classes"]), tree["validation"]
-        return cls(members, *task, frozenset(), claims, _parse_stored(tree.get("schema", ""), path))
+        versions = {str(site): str(version) for site, version in tree.get("versions", {}).items()}
+        return cls(members, *task, frozenset(), claims, _parse_stored(tree.get("schema", ""), path), versions)
 
 
 def read_stored_schema(path: Path) -> str:

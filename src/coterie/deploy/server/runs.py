@@ -1,4 +1,4 @@
-"""Runs of a federation: orders, status, journal and overview, all read from and written to the run's folder.
+"""Runs of a federation: orders, status and journal, all read from and written to the run's folder.
 
 Only `coterie serve` starts jobs from them.
 """
@@ -17,15 +17,10 @@ from typing import Any
 from coterie._util.errors import UserError, suggest_names
 from coterie._util.json_io import read_json_object, to_json_value, write_json
 from coterie.core.local import Local
-from coterie.deploy.certificates import find_expiring
 from coterie.deploy.files import LONGEST_NAME, escape_text, is_name
-from coterie.deploy.messages import LIMIT, read_schema
+from coterie.deploy.messages import LIMIT
 from coterie.deploy.orders import KINDS_OF_ORDER, LONGEST_NOTE, OrderTerms, find_asks
-from coterie.deploy.server.federation import SCHEMA_FILE, FederationFolder, read_presence
-from coterie.deploy.server.members import read_stored_schema
-from coterie.evidence.folder import list_segments
-from coterie.evidence.manifest import is_study
-from coterie.evidence.reader import Evidence
+from coterie.deploy.server.federation import FederationFolder
 from coterie.evidence.records import RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.inspect.inspection import InspectPlan, run_inspection
@@ -276,61 +271,3 @@ def find_free_name(federation: FederationFolder, stem: str) -> str:
     while _is_taken(federation, name := stem if number == 1 else f"{stem}-{number}"):
         number += 1
     return name
-
-
-def summarize_federation(federation: FederationFolder) -> dict[str, Any]:
-    """The state of a federation, as JSON. A site that is not there has no seconds."""
-    presence = read_presence(federation.server)
-    seen = presence.sites if presence.alive else {}
-    sites = [
-        {"site": site, "there": site in seen, "seen_seconds_ago": round(max(time() - seen[site], 0.0), 1) if site in seen else None}
-        for site in federation.sites
-    ]
-    runs = [_summarize_run(run) for run in list_runs(federation)]
-    address = f"{federation.host}:{federation.port}"
-    tree = {"server": address, "listening": presence.alive, "sites": sites, "removed": list(federation.removed), "runs": runs}
-    tree["columns"] = _list_columns(federation)
-    tree["certificates_ending"] = {name: f"{ends:%Y-%m-%d}" for name, ends in find_expiring(federation).items()}
-    return dict(to_json_value(tree))
-
-
-def _list_columns(federation: FederationFolder) -> list[str]:
-    """The columns that the sites of the last run agreed on; none where samples have no named columns."""
-    text = read_stored_schema(federation.folder / SCHEMA_FILE)
-    return [escape_text(column.name) for column in read_schema(text).columns] if text else []
-
-
-def _summarize_run(run: RunFolder) -> dict[str, Any]:
-    lines = read_journal(run.folder)
-    rounds = [line["round"] for line in lines if line["what"] == "round"]
-    began = [line["sites"] for line in lines if line["what"] == "began"]
-    order, _ = run.order()
-    return {
-        "run": run.name,
-        "kind": order.kind,
-        **run.status_details,
-        "round": max(rounds, default=None),
-        "rounds": order.settings["plan"]["rounds"] if KINDS_OF_ORDER[order.kind].has_rounds else None,
-        "sites": began[-1] if began else [],
-        "groups": _read_groups(run) if is_study(run.study) else {},
-    }
-
-
-def _read_groups(run: RunFolder) -> Mapping[str, Mapping[str, int]]:
-    """By method that groups, the group of each client after the last round on disk, with the first seed."""
-    try:
-        evidence = Evidence.open(run.study)
-    except UserError:  # it is not whole, which the next job repairs, and the study's own commands report
-        return {}
-    if not list_segments(run.study):
-        return {}
-    settings, frame = evidence.settings, evidence.frame("groups")
-    ids = evidence.rosters[settings.draws[0]].column("id").to_pylist()
-    frame = frame[frame["seed"] == settings.seeds[0]]
-    found = {}
-    for method in settings.methods:
-        own = frame[frame["method"] == method]
-        if len(own) and own["group"].max() > 0:
-            last = own[own["round"] == own["round"].max()]
-            found[method] = {str(ids[client]): int(group) for client, group in zip(last["client"], last["group"], strict=True)}
-    return found

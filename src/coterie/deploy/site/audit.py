@@ -40,7 +40,7 @@ class Audit:
         """Add a line; it is on the disk when this returns. Where it cannot be written whole (a full disk), nothing of it stays."""
         stamp = {"order": self.order} if self.order else {}
         with lock_file(self.path):
-            number, previous, torn = _read_last_line(self.path)
+            number, previous, torn = read_audit_head(self.path)
             body = {**stamp, **_shorten_value(entry), "line": number + 1, "previous": previous}
             line = to_json_line({**body, "hash": _hash_line(body)})
             self._write((b"\n" if torn else b"") + line.encode() + b"\n")
@@ -238,8 +238,11 @@ def _read_backwards(path: Path, block: int = 1 << 16) -> Iterator[tuple[int, byt
                 end -= len(line)
 
 
-def _read_last_line(path: Path) -> tuple[int, str, bool]:
-    """The number and hash of the last whole line, and whether half a line follows it (the machine stopped while it was written)."""
+def read_audit_head(path: Path) -> tuple[int, str, bool]:
+    """The number and hash of the last whole line, and whether half a line follows it (the machine stopped while it was written).
+
+    Nothing is checked: `verify_audit` does that.
+    """
     torn = False
     for _, line in _read_backwards(path):
         if (entry := _parse_line(line)) is not None:
