@@ -2,15 +2,18 @@
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
+from coterie._util.errors import UserError
 from coterie.data.catalogue import is_data_spec
 from study_scripts import ROOT, script
 
@@ -155,6 +158,57 @@ def test_a_piece_that_is_there_is_not_run_again(small: tuple[Path, Any], monkeyp
     with pytest.raises(pytest.fail.Exception, match="run again"):  # the settings chosen are kept
         rivals.Piece("iid", "fedavg", small[0]).run()
     (small[0] / "kept.npz").rename(small[0] / "pieces" / "iid" / "fedavg.npz")
+
+
+def test_collect_keeps_the_rows_of_pieces_that_are_not_there(
+    small: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "DRAWS", 3)
+    monkeypatch.setattr(tables, "POINTS", [500, 501, 502])
+    files, out = tmp_path / "tables", tmp_path / "out"
+    shutil.copytree(small[0] / "tables", files)
+
+    def read() -> dict[str, Any]:
+        """The tables; of worlds their sizes, of what was not run each case."""
+        texts: dict[str, Any] = {name: (files / f"{name}.csv").read_text() for name in ("scores", "gains", "costs")}
+        sizes = pd.read_csv(files / "worlds.csv", dtype=str)[["world", "clients", "train", "test"]].to_csv()
+        cases = {tuple(sorted(row.items())) for row in tables._split_worlds(tables._read(files / "not_run.csv")) if row.pop("worlds", "")}
+        return texts | {"sizes": sizes, "cases": cases}
+
+    before = read()
+    tables.collect(out, files)  # no pieces
+    assert read() == before
+    for method in ("fedavg", "local", "ifca"):
+        (out / "pieces" / "iid").mkdir(parents=True, exist_ok=True)
+        shutil.copy(small[0] / "pieces" / "iid" / f"{method}.npz", out / "pieces" / "iid")
+    scores = files / "scores.csv"
+    scores.write_text("".join(line for line in scores.read_text().splitlines(keepends=True) if not line.startswith("iid,ifca")))
+    tables.collect(out, files)  # a piece brings its rows
+    assert read() == before
+
+
+def test_collect_refuses_another_fedavg_than_that_of_kept_rows(
+    small: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "DRAWS", 3)
+    monkeypatch.setattr(tables, "POINTS", [500, 501, 502])
+    files = tmp_path / "tables"
+    shutil.copytree(small[0] / "tables", files)
+    scores = pd.read_csv(files / "scores.csv", dtype=str, keep_default_na=False)
+    scores.loc[scores["method"] == "fedavg", "d501"] = "1.00000"
+    scores.to_csv(files / "scores.csv", index=False)
+    with pytest.raises(UserError, match="Run all methods of that world again"):
+        tables.collect(small[0], files)
+
+
+def test_reasons_of_other_runs_into_a_folder_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "not_run.json"
+    rivals._keep_reasons(path, {("iid", "auto"): "a", ("iid", "ifca"): "b"}, {("iid", "ifca")})
+    rivals._keep_reasons(path, {("heart", "ifca"): "c"}, {("iid", "ifca"), ("heart", "ifca")})
+    assert {(row["world"], row["method"]): row["why"] for row in json.loads(path.read_text())} == {
+        ("iid", "auto"): "a",
+        ("heart", "ifca"): "c",
+    }
 
 
 def test_methods_that_this_version_lacks_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
