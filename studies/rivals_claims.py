@@ -4,7 +4,7 @@ python studies/rivals_claims.py DATA_DIR [--methods NAME,NAME]     # adds to res
 
 The protocol.
 
-- Worlds: `WORLDS`. Handwritten digits are those of MNIST with their writers as clients (QMNIST): turned, with swapped labels, or two classes
+- Worlds: `WORLDS`. Handwritten digits are those of MNIST, writers as clients (QMNIST): turned, with swapped labels, or two classes
   a group; and FEMNIST's writers. 40 clients, softmax regression, 20 rounds of one local epoch in batches of 10, all clients in each round.
 - Settings: each method's defaults, with the number of groups that made the world where it takes one. One learning rate a world for all:
   the best for FedAvg in the comparison of natural federations. Nothing is tuned.
