@@ -230,12 +230,7 @@ def _number(tables: Tables) -> Iterator[str]:
                     continue
                 scores = 100 * tuned if tuned is not None else _read_draws(row or {})
                 gains.append(float((scores[: len(NUMBER_DRAWS)] - 100 * base[: len(NUMBER_DRAWS)]).mean()))
-                chosen = (
-                    ""
-                    if row is None
-                    else _describe_numbers([int(value) for key, value in row.items() if key[0] == "k" and key[1:].isdigit()])
-                )
-                cells.append(f"{gains[-1]:+z.1f}{chosen if rule != 'true' else ''}")
+                cells.append(f"{gains[-1]:+z.1f}{_describe_numbers(row) if row is not None and rule != 'true' else ''}")
             if len(gains) == len(worlds):
                 means[method, rule] = float(np.mean(gains))
                 lines += [f"| {NAMES[method]} | {title} | {' | '.join(cells)} | {means[method, rule]:+z.1f} |"]

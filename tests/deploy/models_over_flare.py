@@ -17,6 +17,7 @@ from coterie.run.study import Study
 from deploy.running import Running
 
 MODELS = {"mlp": "mlp(32)", "cnn": "cnn"}
+RIVALS = ("clove(groups=2)", "cflgp(groups=2,period=1)", "fedem(groups=2)", "pfedgraph")  # newer methods, with asks of every kind
 
 
 def digits(count: int) -> str:

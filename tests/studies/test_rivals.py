@@ -19,6 +19,10 @@ from study_scripts import ROOT, script
 
 rivals = script("rivals")
 tables = script("rivals_tables")
+scores = script("rivals_scores")
+claims = script("rivals_claims")
+number = script("rivals_number")
+measured = script("rivals_measured")
 page = script("rivals_page")
 SMALL = ("iid", "rotation-4", "newcomers")
 
@@ -40,11 +44,11 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
                 if rivals.find_reason_not_to_run(rivals.METHODS[method], world) is None:
                     assert rivals.run_piece(rivals.Piece(name, method, out), "run") is None
         tables.collect(out, out / "tables")
-    return out, page.Tables.read(out / "tables")
+    return out, scores.Tables.read(out / "tables")
 
 
 def test_every_world_and_method_is_named_and_worlds_can_be_read() -> None:
-    assert set(page.NAMES) == set(rivals.METHODS)
+    assert set(scores.NAMES) == set(rivals.METHODS)
     assert set(page.CLAIMS) <= set(rivals.METHODS)
     assert all(world in rivals.WORLDS for entry in rivals.METHODS.values() for world in entry.home)
     readable = [world for world in rivals.WORLDS.values() if "labelled=" not in world.data]
@@ -140,15 +144,61 @@ def test_share_of_clients_worse_off_counts_those_that_lose_all(monkeypatch: pyte
     assert tables._share_lower(*made) == 0.25
 
 
-def test_the_small_page_says_what_ran_and_what_did_not(small: tuple[Path, Any]) -> None:
-    text = "\n".join(page.page(small[1]))
+def test_the_small_pages_say_what_ran_and_what_did_not(small: tuple[Path, Any]) -> None:
+    text = "\n".join(page.render_page(small[1]))
     assert "over 3 of 38 declared worlds" in text
+    ranking, _, _ = small[1].compute_ranking("served")
+    ranks = dict(zip(ranking.methods, ranking.ranks, strict=True))
+    assert f"| IFCA | **{ranks['ifca']:.1f}** | {100 * small[1].compute_regrets('served')['ifca'].mean():.1f} |" in text
+    assert "| CLoVE | finds the clusters in a few rounds, with accuracy at the state of the art | rotation-4 | not run | not run |" in text
+    text = "\n".join(measured.render_measured(small[1]))
+    one = small[1].judged["iid", "tuned"]["ditto"]
+    assert f"| iid | Ditto | - | {measured.format_span(one.gap)} {one.outcome} |" in text
     assert "| IFCA | served | 3 |" in text
     assert "| labels-mild |" in text
-    assert "not run" in text
     page.draw(small[1], small[0])
     drawn = (small[0] / "rivals.svg").read_text(encoding="utf-8")
     assert all(f">{word}</text>" in drawn for word in ("IFCA", "Ditto", "alone", "iid", "rotation-4"))
+
+
+def test_an_ordering_is_judged_by_its_interval_over_draws(small: tuple[Path, Any]) -> None:
+    draws = [f"d{draw}" for draw in claims.DRAWS]
+    rows = {"clove": [90, 91, 92, 90, 91], "fedavg": [80, 82, 81, 80, 81], "ifca": [91, 90, 92, 91, 90]}
+    frame = pd.DataFrame([{"world": "rotated", "method": name} | dict(zip(draws, own, strict=True)) for name, own in rows.items()])
+    text = "\n".join(page.render_page(dataclasses.replace(small[1], claims=frame)))
+    gaps = np.subtract(rows["clove"], rows["fedavg"])
+    low, high = stats.t.interval(0.95, 4, gaps.mean(), stats.sem(gaps))
+    assert f"| 90.8 %, FedAvg 80.8 % | +10.0 ({low:+.1f} to {high:+.1f}) | holds |" in text
+    assert "| 90.8 %, IFCA 90.8 % |" in text
+    assert "1 holds, 1 inconclusive" in text
+    assert all(own.world in claims.WORLDS and {own.method, *own.behind} <= set(claims.WORLDS[own.world].specs) for own in claims.ORDERINGS)
+    assert {own.method for own in claims.ORDERINGS} >= set(page.CLAIMS)  # every method with a claim
+
+
+def test_the_number_of_groups_by_rules(small: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of one world and method; the gain is over the same draws of FedAvg."""
+    monkeypatch.setattr(page, "NUMBER_DRAWS", range(500, 503))
+    base = 100 * small[1].accuracies["iid", "fedavg", "served", ""]
+    rows = [
+        {"world": "iid", "method": "ifca", "rule": rule}
+        | {f"d{500 + i}": base[i] + gain for i in range(3)}
+        | {f"k{500 + i}": k for i, k in enumerate(own)}
+        for rule, gain, own in (("own", -2.0, (3, 3, 2)), ("structure", 1.0, (1, 1, 1)))
+    ]
+    text = "\n".join(page.render_page(dataclasses.replace(small[1], number=pd.DataFrame(rows))))
+    assert "| IFCA | its own rule | -2.0 (3: 67 %) | -2.0 |" in text
+    assert "| IFCA | structure | +1.0 (1: 100 %) | +1.0 |" in text
+    assert "IFCA +1.0 by structure, -2.0 by its own rule" in text
+
+
+def test_rules_for_the_number_share_the_rate_and_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(number, "TRUE_NUMBERS", {"rotation-2": 2})
+    rows = {(row["method"], row["rule"]): row for row in number.run_world("rotation-2", range(500, 501), 2)}
+    assert {rule for _, rule in rows} == set(number.RULES)
+    assert ("ifca", "own") not in rows
+    assert all(row["rate"] == number.read_rates()["rotation-2", method] for (method, _), row in rows.items())
+    assert len({row["k500"] for (_, rule), row in rows.items() if rule == "structure"}) == 1
+    assert rows["clove", "own"]["k500"] >= 2
 
 
 def test_a_piece_that_is_there_is_not_run_again(small: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,8 +231,8 @@ def test_collect_keeps_the_rows_of_pieces_that_are_not_there(
     for method in ("fedavg", "local", "ifca"):
         (out / "pieces" / "iid").mkdir(parents=True, exist_ok=True)
         shutil.copy(small[0] / "pieces" / "iid" / f"{method}.npz", out / "pieces" / "iid")
-    scores = files / "scores.csv"
-    scores.write_text("".join(line for line in scores.read_text().splitlines(keepends=True) if not line.startswith("iid,ifca")))
+    path = files / "scores.csv"
+    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if not line.startswith("iid,ifca")))
     tables.collect(out, files)  # a piece brings its rows
     assert read() == before
 
@@ -194,9 +244,9 @@ def test_collect_refuses_another_fedavg_than_that_of_kept_rows(
     monkeypatch.setattr(tables, "POINTS", [500, 501, 502])
     files = tmp_path / "tables"
     shutil.copytree(small[0] / "tables", files)
-    scores = pd.read_csv(files / "scores.csv", dtype=str, keep_default_na=False)
-    scores.loc[scores["method"] == "fedavg", "d501"] = "1.00000"
-    scores.to_csv(files / "scores.csv", index=False)
+    frame = pd.read_csv(files / "scores.csv", dtype=str, keep_default_na=False)
+    frame.loc[frame["method"] == "fedavg", "d501"] = "1.00000"
+    frame.to_csv(files / "scores.csv", index=False)
     with pytest.raises(UserError, match="Run all methods of that world again"):
         tables.collect(small[0], files)
 
@@ -243,6 +293,7 @@ def test_a_world_runs_without_the_packages_of_pages() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_page_is_what_its_tables_give() -> None:
-    stored = (ROOT / "docs" / "explanation" / "rivals.md").read_text(encoding="utf-8")
-    assert "\n".join(page.page(page.Tables.read())) + "\n" == stored
+def test_the_pages_are_what_their_tables_give() -> None:
+    stored = scores.Tables.read()
+    assert "\n".join(page.render_page(stored)) + "\n" == page.PAGE.read_text(encoding="utf-8")
+    assert "\n".join(measured.render_measured(stored)) + "\n" == page.MEASURED.read_text(encoding="utf-8")
