@@ -31,7 +31,7 @@ from coterie.methods import group_number
 from coterie.methods.catalogue import build
 from coterie.methods.wrapper import RateOverride
 
-TRUE_NUMBERS = {"iid": 1, "labels-strong": 1, "rotation-2": 2, "rotation-4": 4, "concept-mild": 4}
+TRUE_NUMBERS = {"iid": 1, "rotation-4": 4, "concept-mild": 4, "rotation-2": 2, "labels-strong": 1}
 DRAWS = range(FIRST, FIRST + 5)
 METHODS = ("ifca", "fedgroup", "clove", "cflgp")
 OWN = {"clove": "clove(groups=auto,most=10,choice=ward)", "cflgp": "cflgp(groups=auto,choice=silhouette)"}
