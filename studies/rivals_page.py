@@ -97,14 +97,9 @@ def _answer(tables: Tables) -> str:
             f"{NAMES[least]} has the lowest mean regret, {100 * regrets[least]:.1f} points."
         )
     if parts:
-        share = [_count_outcomes(tables, stage) for stage in STAGES]
-        parts.append(
-            "Of all comparisons with FedAvg, "
-            + " and ".join(
-                f"{own['better']} of {sum(own.values())} are better {title}" for own, title in zip(share, STAGES.values(), strict=True)
-            )
-            + "."
-        )
+        counts = {title: _count_outcomes(tables, stage) for stage, title in STAGES.items()}
+        shares = " and ".join(f"{own['better']} of {sum(own.values())} of models {title}" for title, own in counts.items())
+        parts.append(f"Of the comparisons with FedAvg, {shares} end as better.")
     if parts and "auto" in set(tables.scores["method"]):
         parts.append("[auto](auto.md) chooses its stage and is compared with the best of both on its own page.")
     return fill(" ".join(parts), 138) or "No world has been run yet: this page has the protocol, and the tables follow."
@@ -175,7 +170,10 @@ def _orderings(tables: Tables) -> Iterator[str]:
     """An ordering of each paper, on small federations of its data."""
     yield "## An ordering of each paper\n"
     scores = {} if tables.claims.empty else {(row["world"], row["method"]): row for row in tables.claims.to_dict("records")}
-    lines = ["| method | its paper | our world | ours | difference (95 % interval) | ordering |", "|" + " --- |" * 6]
+    lines = [
+        "| method | its paper | ahead of | our world | accuracy of both, % | difference (95 % interval) | ordering |",
+        "|" + " --- |" * 7,
+    ]
     outcomes: Counter[str] = Counter()
     for own in ORDERINGS:
         for other in own.behind:
@@ -186,10 +184,10 @@ def _orderings(tables: Tables) -> Iterator[str]:
                 ours, theirs = (_read_draws(row) for row in (rows[0], rows[1]))
                 low, high = stats.t.interval(0.95, len(ours) - 1, np.mean(ours - theirs), stats.sem(ours - theirs))
                 word = "holds" if low > 0 else "opposite" if high < 0 else "inconclusive"
-                means = f"{ours.mean():.1f} %, {NAMES[other]} {theirs.mean():.1f} %"
-                cells = [means, f"{(ours - theirs).mean():+z.1f} ({low:+z.1f} to {high:+z.1f})"]
+                cells = [f"{ours.mean():.1f}, {theirs.mean():.1f}", f"{(ours - theirs).mean():+z.1f} ({low:+z.1f} to {high:+z.1f})"]
             outcomes[word] += 1
-            lines += [f"| {NAMES[own.method]} | {own.paper} | {CLAIM_WORLDS[own.world].title} | {cells[0]} | {cells[1]} | {word} |"]
+            named = f"{NAMES[own.method]} | {own.paper} | {NAMES[other]} | {CLAIM_WORLDS[own.world].title}"
+            lines += [f"| {named} | {' | '.join(cells)} | {word} |"]
     words = ", ".join(f"{outcomes[word]} {word}" for word in ("holds", "inconclusive", "opposite", "not run") if outcomes[word])
     yield (
         fill(
