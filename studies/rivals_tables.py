@@ -108,7 +108,13 @@ def collect(out: Path, files: Path = FILES) -> None:
     scores = [_score_row(one, known) for one in variants]
     _check_baselines(scores, _read(files / "scores.csv"))
     _merge(files / "scores.csv", scores, pieces)
-    _merge(files / "gains.csv", [row for one in variants for row in _gain_rows(one, known)], pieces)
+    gains = [row for one in variants for row in _gain_rows(one, known)]
+    gains += [  # FedAvg has the same scores in OUT: what it gains on methods that have no piece there is still known
+        row
+        for row in _read(files / "gains.csv")
+        if row["method"] == BASELINE and (row["world"], BASELINE) in pieces and (row["world"], row["against"]) not in pieces
+    ]
+    _merge(files / "gains.csv", gains, pieces)
     _merge(files / "costs.csv", [_cost_row(one) for one in variants if not one.control], pieces)
     kept = {row["world"]: row for row in _read(files / "worlds.csv") if (row["world"], BASELINE) not in pieces}
     _write(files / "worlds.csv", [_world_row(name, world, variants, kept.get(name, {})) for name, world in WORLDS.items()])

@@ -235,6 +235,10 @@ def test_collect_keeps_the_rows_of_pieces_that_are_not_there(
     path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if not line.startswith("iid,ifca")))
     tables.collect(out, files)  # a piece brings its rows
     assert read() == before
+    (out / "pieces" / "iid" / "local.npz").unlink()
+    (out / "pieces" / "iid" / "ifca.npz").unlink()
+    tables.collect(out, files)  # FedAvg alone: what it gains on clients alone is kept
+    assert read() == before
 
 
 def test_collect_refuses_another_fedavg_than_that_of_kept_rows(
