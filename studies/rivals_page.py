@@ -188,12 +188,13 @@ def _orderings(tables: Tables) -> Iterator[str]:
             outcomes[word] += 1
             named = f"{NAMES[own.method]} | {own.paper} | {NAMES[other]} | {CLAIM_WORLDS[own.world].title}"
             lines += [f"| {named} | {' | '.join(cells)} | {word} |"]
-    words = ", ".join(f"{outcomes[word]} {word}" for word in ("holds", "inconclusive", "opposite", "not run") if outcomes[word])
+    plural = {"holds": "hold", "inconclusive": "are inconclusive", "opposite": "are opposite", "not run": "were not run"}
+    words = ", ".join(f"{outcomes[word]} {verb}" for word, verb in plural.items() if outcomes[word])
     yield (
         fill(
             "Small federations of the papers' data and kinds of shift, softmax regression, each method at its defaults, five draws; "
             "protocol: `studies/rivals_claims.py`. Networks, sizes and rounds differ from the papers', so an ordering that fails is no "
-            f"proof against a paper. Of {sum(outcomes.values())} orderings: {words}.",
+            f"proof against a paper. Of {sum(outcomes.values())} orderings, {words}.",
             138,
         )
         + "\n"
@@ -233,6 +234,8 @@ def _number(tables: Tables) -> Iterator[str]:
                 means[method, rule] = float(np.mean(gains))
                 lines += [f"| {NAMES[method]} | {title} | {' | '.join(cells)} | {means[method, rule]:+z.1f} |"]
     both = [method for method in methods if (method, "own") in means]
+    others = [name for name in TRUE_NUMBERS if name not in worlds]
+    missing = f" Not run: {', '.join(others)}." if others else ""
     compared = "; ".join(
         f"{NAMES[method]} {means[method, 'structure']:+z.1f} by structure, {means[method, 'own']:+z.1f} by its own rule" for method in both
     )
@@ -240,7 +243,7 @@ def _number(tables: Tables) -> Iterator[str]:
         fill(
             "Mean gain over FedAvg of models served, in points, and the number that a rule finds most often, with its share of the draws. "
             "IFCA and FedGroup have no rule of their own. All rules have the learning rate that was chosen with a number by validation; "
-            f"protocol: `studies/rivals_number.py`. Over {len(worlds)} worlds, {len(NUMBER_DRAWS)} draws: {compared}.",
+            f"protocol: `studies/rivals_number.py`. Over {len(worlds)} worlds, {len(NUMBER_DRAWS)} draws: {compared}.{missing}",
             138,
         )
         + "\n"
