@@ -33,7 +33,7 @@ from coterie.evidence.restore import load_lanes  # noqa: E402
 from coterie.evidence.settings import Settings  # noqa: E402
 from coterie.run.execution import Execution  # noqa: E402
 from coterie.run.study import Study  # noqa: E402
-from deploy.models_over_flare import MODELS, difference, digit_sites  # noqa: E402
+from deploy.models_over_flare import MODELS, RIVALS, allow_exact_scores, difference, digit_sites  # noqa: E402
 from deploy.running import Running  # noqa: E402
 from deploy.soak import soak  # noqa: E402
 
@@ -351,6 +351,14 @@ def drills(folder: Path, only: list[str], verbose: bool) -> int:
                 apart = difference(running, model, name)
                 table.wrong += not apart < 1e-5
                 table.say(f"none: {name} on eight sites", f"models differ from the simulation's by {apart:.1g} of the largest", "", 0)
+    if not only or "rivals" in only:
+        running = Running(folder / "rivals", digit_sites(3))
+        allow_exact_scores(running)
+        with running:
+            apart = difference(running, "mclr", "rivals", *RIVALS)
+            table.wrong += not apart < 1e-5
+            names = ", ".join(RIVALS)
+            table.say(f"none: {names} on three sites", f"models differ from the simulation's by {apart:.1g} of the largest", "", 0)
     return table.wrong
 
 

@@ -2,7 +2,7 @@
 
 python studies/rivals.py choose OUT [--only WORLD] [--methods NAME,NAME]   # settings of each method, on draws that are not used again
 python studies/rivals.py run OUT [--only WORLD] [--methods NAME,NAME]      # ten draws at these settings (choosing them where that is left)
-python studies/rivals.py collect OUT                                       # the small tables of results/rivals/
+python studies/rivals.py collect OUT                                       # into the small tables of results/rivals/
 python studies/rivals.py list                                              # worlds, methods, and what cannot run
 
 `--jobs 16` runs so many pieces at once, `--minutes 7` starts none after that time. A piece is one method in one world; one that is there
@@ -35,7 +35,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -507,6 +507,15 @@ def list_pieces(
     return pieces, reasons
 
 
+def _keep_reasons(path: Path, reasons: dict[tuple[str, str], str], asked: Set[tuple[str, str]]) -> None:
+    """Why pieces could not be run: those of this run, and of other runs into the same folder."""
+    stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    others = {(row["world"], row["method"]): row["why"] for row in stored}
+    known = {key: why for key, why in others.items() if key not in asked} | reasons
+    rows = [{"world": world, "method": method, "why": why} for (world, method), why in sorted(known.items())]
+    _write_whole(path, json.dumps(rows, indent=1).encode())
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -527,7 +536,10 @@ def main() -> None:
     if args.what == "collect":
         from rivals_tables import collect
 
-        collect(args.out, args.files)
+        try:
+            collect(args.out, args.files)
+        except UserError as error:
+            sys.exit(str(error))
         return
     pieces, reasons = list_pieces(args.out, worlds, methods, data_dir=args.data_dir, device=args.device)
     if args.what == "list":
@@ -535,8 +547,7 @@ def main() -> None:
     else:
         reasons |= run_pieces(pieces, args.what, args.jobs, args.minutes)
         args.out.mkdir(parents=True, exist_ok=True)
-        rows = [{"world": world, "method": method, "why": why} for (world, method), why in sorted(reasons.items())]
-        _write_whole(args.out / "not_run.json", json.dumps(rows, indent=1).encode())
+        _keep_reasons(args.out / "not_run.json", reasons, {(piece.world, piece.method) for piece in pieces})
     for (world, method), why in sorted(reasons.items()):
         print(f"not run: {world} {method}: {why}")
 

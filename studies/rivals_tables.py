@@ -2,11 +2,14 @@
 
 What needs single clients is computed here: errors over test clients, clients that are clearly worse off, scores at equal bytes. Gains,
 intervals over draws, tests, ranks and regrets are computed by the page.
+
+A piece replaces all rows of its world and method; rows of which OUT has no piece are kept. So a study may be run in parts, and a folder of
+pieces that is lost loses no result.
 """
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +19,7 @@ import numpy as np
 from rivals import DRAWS, FILES, FIRST, METHODS, TAIL_ROUNDS, WORLDS, World, find_reason_not_to_run
 from scipy import stats
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Doubles
 from coterie.data.content import get_redrawn
 from coterie.statistics import LEVEL, Hits, compute_test_interval, find_worse_off
@@ -62,9 +66,9 @@ class Variant:
         return np.asarray(self.arrays["bytes"][:, -1])
 
 
-def read_pieces(out: Path) -> tuple[list[Variant], list[dict[str, str]], dict[str, float]]:
-    """All variants, what was not run and why, and the seconds that each world took."""
-    found, missing, seconds = [], [], dict[str, float]()
+def read_pieces(out: Path) -> tuple[list[Variant], list[dict[str, str]]]:
+    """All variants; and what was not run and why."""
+    found, missing = [], []
     for world in WORLDS:
         for method, entry in METHODS.items():
             path = out / "pieces" / world / f"{method}.npz"
@@ -75,7 +79,6 @@ def read_pieces(out: Path) -> tuple[list[Variant], list[dict[str, str]], dict[st
             with np.load(path) as file:
                 arrays = dict(file)
             stored = json.loads(bytes(arrays.pop("stored")))
-            seconds[world] = seconds.get(world, 0.0) + stored["seconds"]
             for name, own in stored["variants"].items():
                 if "not_run" in own:
                     missing.append({"world": world, "method": method, "stage": name, "why": own["not_run"]})
@@ -83,7 +86,7 @@ def read_pieces(out: Path) -> tuple[list[Variant], list[dict[str, str]], dict[st
                     cut = len(name) + 1
                     mine = {key[cut:]: value for key, value in arrays.items() if key.startswith(f"{name}/")}
                     found.append(Variant(world, method, name, own, mine))
-    return found, missing, seconds
+    return found, missing
 
 
 def _read_reason(out: Path, world: str, method: str) -> str:
@@ -93,15 +96,62 @@ def _read_reason(out: Path, world: str, method: str) -> str:
 
 
 def collect(out: Path, files: Path = FILES) -> None:
-    """Write the tables."""
-    variants, missing, seconds = read_pieces(out)
+    """Write the tables; rows of worlds and methods that have no piece in OUT stay as they are.
+
+    Raises:
+        UserError: If FedAvg has other scores in OUT than in the tables, so that kept rows would be compared with another run.
+    """
+    variants, missing = read_pieces(out)
     files.mkdir(parents=True, exist_ok=True)
     known = {(one.world, one.method, one.name): one for one in variants}
-    _write(files / "scores.csv", [_score_row(one, known) for one in variants])
-    _write(files / "gains.csv", [row for one in variants for row in _gain_rows(one, known)])
-    _write(files / "costs.csv", [_cost_row(one) for one in variants if not one.control])
-    _write(files / "worlds.csv", [_world_row(name, world, variants, seconds) for name, world in WORLDS.items()])
-    _write(files / "not_run.csv", _join_worlds(missing))
+    pieces = {(one.world, one.method) for one in variants}
+    scores = [_score_row(one, known) for one in variants]
+    _check_baselines(scores, _read(files / "scores.csv"))
+    _merge(files / "scores.csv", scores, pieces)
+    gains = [row for one in variants for row in _gain_rows(one, known)]
+    gains += [  # FedAvg has the same scores in OUT: what it gains on methods that have no piece there is still known
+        row
+        for row in _read(files / "gains.csv")
+        if row["method"] == BASELINE and (row["world"], BASELINE) in pieces and (row["world"], row["against"]) not in pieces
+    ]
+    _merge(files / "gains.csv", gains, pieces)
+    _merge(files / "costs.csv", [_cost_row(one) for one in variants if not one.control], pieces)
+    kept = {row["world"]: row for row in _read(files / "worlds.csv") if (row["world"], BASELINE) not in pieces}
+    _write(files / "worlds.csv", [_world_row(name, world, variants, kept.get(name, {})) for name, world in WORLDS.items()])
+    scored = {(row["world"], row["method"]) for row in _read(files / "scores.csv")} - pieces
+    refused = [row for row in _split_worlds(_read(files / "not_run.csv")) if row["stage"] and (row["world"], row["method"]) in scored]
+    _write(files / "not_run.csv", _join_worlds([row for row in missing if (row["world"], row["method"]) not in scored] + refused))
+
+
+def _check_baselines(rows: Sequence[dict[str, Any]], stored: Sequence[dict[str, str]]) -> None:
+    draws = [f"d{draw}" for draw in POINTS]
+    before = {(row["world"], row["stage"]): [row[name] for name in draws] for row in stored if row["method"] == BASELINE}
+    for row in rows:
+        if row["method"] == BASELINE and before.get((row["world"], row["stage"])) not in (None, [row[name] for name in draws]):
+            raise UserError(
+                f"FedAvg's scores in {row['world']} ({row['stage']}) are not those of the tables: kept rows would be compared with another "
+                "run. Run all methods of that world again, and remove its rows first."
+            )
+
+
+def _merge(path: Path, rows: Sequence[dict[str, Any]], pieces: Set[tuple[str, str]]) -> None:
+    """The new rows, and of those that are there the rows of which there is no piece, in the order of worlds and methods."""
+    kept = [row for row in _read(path) if (row["world"], row["method"]) not in pieces]
+    worlds, methods = list(WORLDS), list(METHODS)
+    _write(path, sorted([*kept, *rows], key=lambda row: (worlds.index(row["world"]), methods.index(row["method"]))))
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _split_worlds(rows: Sequence[dict[str, str]]) -> Iterator[dict[str, str]]:
+    """One row for each world again."""
+    for row in rows:
+        yield from ({**row, "world": world} for world in row["worlds"].split())
 
 
 def _join_worlds(missing: Sequence[dict[str, str]]) -> list[dict[str, str]]:
@@ -211,19 +261,16 @@ def _cost_row(one: Variant) -> dict[str, Any]:
     return row | {name: f"{value:.5g}" for name, value in costs.items()}
 
 
-def _world_row(name: str, world: World, variants: Sequence[Variant], seconds: dict[str, float]) -> dict[str, Any]:
+def _world_row(name: str, world: World, variants: Sequence[Variant], kept: dict[str, str]) -> dict[str, Any]:
+    """Its declaration, and its size by FedAvg's piece, or as it was known before."""
     base = next((one for one in variants if (one.world, one.method) == (name, BASELINE)), None)
     row: dict[str, Any] = {"world": name, "kind": world.kind, "severity": world.severity, "data": world.data, "model": world.model}
     row |= {"rounds": world.rounds, "cohort": world.cohort or ""}
     if base is None:
-        return row | dict.fromkeys(("clients", "train", "test", "seconds"), "")
+        return row | {column: kept.get(column, "") for column in ("clients", "train", "test")}
     tests = base.arrays["tests"]
     clients = int((tests > 0).sum(axis=1).mean())
-    return (
-        row
-        | {"clients": clients, "train": int(base.arrays["held"].mean()), "test": int(tests.sum(axis=1).mean())}
-        | {"seconds": round(seconds[name])}
-    )
+    return row | {"clients": clients, "train": int(base.arrays["held"].mean()), "test": int(tests.sum(axis=1).mean())}
 
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -2,20 +2,27 @@
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
+from coterie._util.errors import UserError
 from coterie.data.catalogue import is_data_spec
 from study_scripts import ROOT, script
 
 rivals = script("rivals")
 tables = script("rivals_tables")
+scores = script("rivals_scores")
+claims = script("rivals_claims")
+number = script("rivals_number")
+measured = script("rivals_measured")
 page = script("rivals_page")
 SMALL = ("iid", "rotation-4", "newcomers")
 
@@ -37,11 +44,11 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
                 if rivals.find_reason_not_to_run(rivals.METHODS[method], world) is None:
                     assert rivals.run_piece(rivals.Piece(name, method, out), "run") is None
         tables.collect(out, out / "tables")
-    return out, page.Tables.read(out / "tables")
+    return out, scores.Tables.read(out / "tables")
 
 
 def test_every_world_and_method_is_named_and_worlds_can_be_read() -> None:
-    assert set(page.NAMES) == set(rivals.METHODS)
+    assert set(scores.NAMES) == set(rivals.METHODS)
     assert set(page.CLAIMS) <= set(rivals.METHODS)
     assert all(world in rivals.WORLDS for entry in rivals.METHODS.values() for world in entry.home)
     readable = [world for world in rivals.WORLDS.values() if "labelled=" not in world.data]
@@ -137,15 +144,61 @@ def test_share_of_clients_worse_off_counts_those_that_lose_all(monkeypatch: pyte
     assert tables._share_lower(*made) == 0.25
 
 
-def test_the_small_page_says_what_ran_and_what_did_not(small: tuple[Path, Any]) -> None:
-    text = "\n".join(page.page(small[1]))
+def test_the_small_pages_say_what_ran_and_what_did_not(small: tuple[Path, Any]) -> None:
+    text = "\n".join(page.render_page(small[1]))
     assert "over 3 of 38 declared worlds" in text
+    ranking, _, _ = small[1].compute_ranking("served")
+    ranks = dict(zip(ranking.methods, ranking.ranks, strict=True))
+    assert f"| IFCA | **{ranks['ifca']:.1f}** | {100 * small[1].compute_regrets('served')['ifca'].mean():.1f} |" in text
+    assert "| CLoVE | finds the clusters in a few rounds, with accuracy at the state of the art | rotation-4 | not run | not run |" in text
+    text = "\n".join(measured.render_measured(small[1]))
+    one = small[1].judged["iid", "tuned"]["ditto"]
+    assert f"| iid | Ditto | - | {measured.format_span(one.gap)} {one.outcome} |" in text
     assert "| IFCA | served | 3 |" in text
     assert "| labels-mild |" in text
-    assert "not run" in text
     page.draw(small[1], small[0])
     drawn = (small[0] / "rivals.svg").read_text(encoding="utf-8")
     assert all(f">{word}</text>" in drawn for word in ("IFCA", "Ditto", "alone", "iid", "rotation-4"))
+
+
+def test_an_ordering_is_judged_by_its_interval_over_draws(small: tuple[Path, Any]) -> None:
+    draws = [f"d{draw}" for draw in claims.DRAWS]
+    rows = {"clove": [90, 91, 92, 90, 91], "fedavg": [80, 82, 81, 80, 81], "ifca": [91, 90, 92, 91, 90]}
+    frame = pd.DataFrame([{"world": "rotated", "method": name} | dict(zip(draws, own, strict=True)) for name, own in rows.items()])
+    text = "\n".join(page.render_page(dataclasses.replace(small[1], claims=frame)))
+    gaps = np.subtract(rows["clove"], rows["fedavg"])
+    low, high = stats.t.interval(0.95, 4, gaps.mean(), stats.sem(gaps))
+    assert f"| FedAvg | MNIST, four angles | 90.8, 80.8 | +10.0 ({low:+.1f} to {high:+.1f}) | holds |" in text
+    assert "| IFCA | MNIST, four angles | 90.8, 90.8 |" in text
+    assert "1 hold, 1 are inconclusive, 19 were not run" in text
+    assert all(own.world in claims.WORLDS and {own.method, *own.behind} <= set(claims.WORLDS[own.world].specs) for own in claims.ORDERINGS)
+    assert {own.method for own in claims.ORDERINGS} >= set(page.CLAIMS)  # every method with a claim
+
+
+def test_the_number_of_groups_by_rules(small: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of one world and method; the gain is over the same draws of FedAvg."""
+    monkeypatch.setattr(page, "NUMBER_DRAWS", range(500, 503))
+    base = 100 * small[1].accuracies["iid", "fedavg", "served", ""]
+    rows = [
+        {"world": "iid", "method": "ifca", "rule": rule}
+        | {f"d{500 + i}": base[i] + gain for i in range(3)}
+        | {f"k{500 + i}": k for i, k in enumerate(own)}
+        for rule, gain, own in (("own", -2.0, (3, 3, 2)), ("structure", 1.0, (1, 1, 1)))
+    ]
+    text = "\n".join(page.render_page(dataclasses.replace(small[1], number=pd.DataFrame(rows))))
+    assert "| IFCA | its own rule | -2.0 (3: 67 %) | -2.0 |" in text
+    assert "| IFCA | structure | +1.0 (1: 100 %) | +1.0 |" in text
+    assert "IFCA +1.0 by structure, -2.0 by its own rule" in text
+
+
+def test_rules_for_the_number_share_the_rate_and_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(number, "TRUE_NUMBERS", {"rotation-2": 2})
+    rows = {(row["method"], row["rule"]): row for row in number.run_world("rotation-2", range(500, 501), 2)}
+    assert {rule for _, rule in rows} == set(number.RULES)
+    assert ("ifca", "own") not in rows
+    assert all(row["rate"] == number.read_rates()["rotation-2", method] for (method, _), row in rows.items())
+    assert len({row["k500"] for (_, rule), row in rows.items() if rule == "structure"}) == 1
+    assert rows["clove", "own"]["k500"] >= 2
 
 
 def test_a_piece_that_is_there_is_not_run_again(small: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,6 +208,61 @@ def test_a_piece_that_is_there_is_not_run_again(small: tuple[Path, Any], monkeyp
     with pytest.raises(pytest.fail.Exception, match="run again"):  # the settings chosen are kept
         rivals.Piece("iid", "fedavg", small[0]).run()
     (small[0] / "kept.npz").rename(small[0] / "pieces" / "iid" / "fedavg.npz")
+
+
+def test_collect_keeps_the_rows_of_pieces_that_are_not_there(
+    small: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "DRAWS", 3)
+    monkeypatch.setattr(tables, "POINTS", [500, 501, 502])
+    files, out = tmp_path / "tables", tmp_path / "out"
+    shutil.copytree(small[0] / "tables", files)
+
+    def read() -> dict[str, Any]:
+        """The tables; of worlds their sizes, of what was not run each case."""
+        texts: dict[str, Any] = {name: (files / f"{name}.csv").read_text() for name in ("scores", "gains", "costs")}
+        sizes = pd.read_csv(files / "worlds.csv", dtype=str)[["world", "clients", "train", "test"]].to_csv()
+        cases = {tuple(sorted(row.items())) for row in tables._split_worlds(tables._read(files / "not_run.csv")) if row.pop("worlds", "")}
+        return texts | {"sizes": sizes, "cases": cases}
+
+    before = read()
+    tables.collect(out, files)  # no pieces
+    assert read() == before
+    for method in ("fedavg", "local", "ifca"):
+        (out / "pieces" / "iid").mkdir(parents=True, exist_ok=True)
+        shutil.copy(small[0] / "pieces" / "iid" / f"{method}.npz", out / "pieces" / "iid")
+    path = files / "scores.csv"
+    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if not line.startswith("iid,ifca")))
+    tables.collect(out, files)  # a piece brings its rows
+    assert read() == before
+    (out / "pieces" / "iid" / "local.npz").unlink()
+    (out / "pieces" / "iid" / "ifca.npz").unlink()
+    tables.collect(out, files)  # FedAvg alone: what it gains on clients alone is kept
+    assert read() == before
+
+
+def test_collect_refuses_another_fedavg_than_that_of_kept_rows(
+    small: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "DRAWS", 3)
+    monkeypatch.setattr(tables, "POINTS", [500, 501, 502])
+    files = tmp_path / "tables"
+    shutil.copytree(small[0] / "tables", files)
+    frame = pd.read_csv(files / "scores.csv", dtype=str, keep_default_na=False)
+    frame.loc[frame["method"] == "fedavg", "d501"] = "1.00000"
+    frame.to_csv(files / "scores.csv", index=False)
+    with pytest.raises(UserError, match="Run all methods of that world again"):
+        tables.collect(small[0], files)
+
+
+def test_reasons_of_other_runs_into_a_folder_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "not_run.json"
+    rivals._keep_reasons(path, {("iid", "auto"): "a", ("iid", "ifca"): "b"}, {("iid", "ifca")})
+    rivals._keep_reasons(path, {("heart", "ifca"): "c"}, {("iid", "ifca"), ("heart", "ifca")})
+    assert {(row["world"], row["method"]): row["why"] for row in json.loads(path.read_text())} == {
+        ("iid", "auto"): "a",
+        ("heart", "ifca"): "c",
+    }
 
 
 def test_methods_that_this_version_lacks_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,6 +297,7 @@ def test_a_world_runs_without_the_packages_of_pages() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_page_is_what_its_tables_give() -> None:
-    stored = (ROOT / "docs" / "explanation" / "rivals.md").read_text(encoding="utf-8")
-    assert "\n".join(page.page(page.Tables.read())) + "\n" == stored
+def test_the_pages_are_what_their_tables_give() -> None:
+    stored = scores.Tables.read()
+    assert "\n".join(page.render_page(stored)) + "\n" == page.PAGE.read_text(encoding="utf-8")
+    assert "\n".join(measured.render_measured(stored)) + "\n" == page.MEASURED.read_text(encoding="utf-8")

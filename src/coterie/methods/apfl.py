@@ -2,7 +2,7 @@
 
 Deng, Kamani and Mahdavi, "Adaptive Personalized Federated Learning" (2020), Algorithm 1: the mixture is
 v-bar_i = alpha_i v_i + (1 - alpha_i) w. Clients train w as in FedAvg, and v_i on the loss of v-bar_i; alpha_i moves along its gradient
-<v_i - w, grad f_i(v-bar_i)> (Eq. 10).
+<v_i - w, grad f_i(v-bar_i)>.
 """
 
 from dataclasses import dataclass
@@ -91,7 +91,7 @@ class APFL(SharedModel[APFLState]):
             return alphas
         probes = yield from Gradient(known, mix_own(state, known), start=np.arange(len(known)), alone=True)
         gaps = ctx.layout.comparable(np.asarray(state.own.of(probes.clients)) - state.models[0]).astype(np.float64)
-        slopes = np.einsum("ij,ij->i", gaps, ctx.layout.comparable(np.asarray(probes.vectors)))  # Eq. 10
+        slopes = np.einsum("ij,ij->i", gaps, ctx.layout.comparable(np.asarray(probes.vectors)))  # <v_i - w, gradient of the mixture>
         alphas[probes.clients] = np.clip(alphas[probes.clients] - ctx.local.lr * slopes, 0.0, 1.0)
         return alphas
 

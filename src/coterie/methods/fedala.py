@@ -1,7 +1,7 @@
 """FedALA: each client learns, number by number, how much of the shared model it takes into its own before it trains.
 
 Zhang et al., "FedALA: Adaptive Local Aggregation for Personalized Federated Learning" (2023), Algorithm 1. A client begins from
-theta_i + (theta - theta_i) * W_i (Eq. 4), where W_i lies in [0, 1]; below the layers that are adapted it takes the shared model.
+theta_i + (theta - theta_i) * W_i, where W_i lies in [0, 1]; below the layers that are adapted it takes the shared model.
 """
 
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ OWN_MODEL, SHARED_MODEL = "own", "shared"
 
 @dataclass(frozen=True, kw_only=True)
 class ALARule(LocalRule):
-    """What is trained are the weights W, in the place of a model: on the loss of the model that they mix (Eq. 5)."""
+    """What is trained are the weights W, in the place of a model: on the loss of the model that they mix."""
 
     needs = (OWN_MODEL, SHARED_MODEL)
 
@@ -126,7 +126,7 @@ class FedALA(SharedModel[ALAState]):
         return tuple(self.layers == "all" or not layout.head or s in layout.head for s in layout.weights)
 
     def _serve_mixed(self, state: ALAState, mixing: ClientTable, clients: Ids, known: Ids) -> Serving:
-        """Each client theta_i + (theta - theta_i) * W_i (Eq. 4)."""
+        """Each client theta_i + (theta - theta_i) * W_i."""
         share = np.clip(np.asarray(mixing.of(known)), 0.0, 1.0)
         mixed: Floats = share * np.asarray(state.models) + (1 - share) * np.asarray(state.own.of(known))  # of ones it is theta, exactly
         rows = np.zeros(len(clients), dtype=np.int64)
