@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from coterie._util.threads import count_cores, map_with_helpers, use_one_thread
 from coterie.core.arrays import Floats, Ints
 from coterie.core.asks import AskErrors, Evaluate, Gradient, Gradients, Losses, Train
 from coterie.core.descriptions import AskSubspaces, Describe
-from coterie.core.local import Local
+from coterie.core.local import Local, LocalRule
 from coterie.data.federation import Parts
 from coterie.engines.captured.trainer import CapturedTrainer
 from coterie.engines.client_training import compute_gradients
@@ -43,11 +43,12 @@ from coterie.engines.features import FeatureWorlds
 from coterie.engines.fused import cpu_route as fused_cpu
 from coterie.engines.fused import cpu_rules as fused_rules
 from coterie.engines.fused import gpu_route as fused_gpu
-from coterie.engines.jobs import ConcatRows, RowBlock, TrainingJob, merge_asks, send_rows, split_replies
+from coterie.engines.jobs import ConcatRows, RowBlock, TrainingJob, concat_jobs, merge_asks, send_rows, split_replies
 from coterie.engines.local_engine import LocalEngine, Work, fetch_models
 from coterie.engines.loop import LoopEngine
+from coterie.engines.pools import WorldPool, pool_worlds
 from coterie.engines.routes import Route, choose_ask_route, choose_engine, choose_route, choose_stacked_options, get_layer_sizes, name_kind
-from coterie.engines.rule_jobs import RuleJob, RuleResult
+from coterie.engines.rule_jobs import RuleJob
 from coterie.engines.stacked.inference import StackedEachEvaluator, compute_stacked_gradients
 from coterie.engines.stacked.route import StackedTrainer
 from coterie.engines.world import World
@@ -115,18 +116,16 @@ class BatchedEngine(LocalEngine):
         return answers
 
     def _train(self, works: Sequence[Work]) -> Sequence[Any]:
-        """Asks of one world and one optimiser, in one job."""
+        """Asks of one world, or by a rule of worlds that are pooled, and one optimiser, in one job."""
         asks = [work.ask for work in works if isinstance(work.ask, Train)]
         kept = self._get_cache(works[0].world)
         route = self._route_ask(works[0])
         if route.name == "loop":
             return [self.loop.answer(work) for work in works]
         local = asks[0].local
-        apart = (self.holds or route.name != "fused") and local.rule is None
-        job = merge_asks(works, asks, kept.sizes, apart=apart)
         if local.rule is not None:
-            extra = {name: np.concatenate([ask.extra[name] for ask in asks]) for name in asks[0].extra}
-            return split_replies(asks, job.samples(), *self._train_by_rule(RuleJob(job, local.rule, local, extra), route, kept))
+            return self._train_by_rule(works, asks, local.rule, route)
+        job = merge_asks(works, asks, kept.sizes, apart=self.holds or route.name != "fused")
         if route.name == "fused":
             trained, steps = self._train_fused(job, kept)
         elif route.name == "captured":
@@ -136,12 +135,31 @@ class BatchedEngine(LocalEngine):
             trained, steps = kept.get_stacked_trainer(exact=route.is_exact).train_on_device(job, local.optimizer)
         return split_replies(asks, job.samples(), self._store_trained(trained, job), steps)
 
-    def _train_by_rule(self, whole: RuleJob, route: Route, kept: "WorldCache") -> RuleResult:
-        if route.name != "fused":
-            return kept.get_stacked_trainer().train_by_rule(whole)
-        assert kept.dense is not None
-        each = kept.dense.each()
-        return fused_rules.train_by_rule(whole, lambda models, rows, sizes: each.judge(models, rows, sizes)[1], self.threads)
+    def _train_by_rule(self, works: Sequence[Work], asks: Sequence[Train], rule: LocalRule, route: Route) -> Sequence[Any]:
+        """Asks of one world, or, sorted by world, of several that are pooled."""
+        pool, kept = self._find_pool(works[0].world, route), self._get_cache(works[0].world)
+        jobs, firsts = list[TrainingJob](), list[int]()
+        for world, run in groupby(zip(works, asks, strict=True), key=lambda pair: pair[0].world):
+            pairs = list(run)
+            jobs.append(merge_asks([work for work, _ in pairs], [ask for _, ask in pairs], kept.sizes))
+            firsts.append(0 if pool is None else pool.firsts[world])
+        extra = {name: np.concatenate([ask.extra[name] for ask in asks]) for name in asks[0].extra}
+        whole = RuleJob(concat_jobs(jobs, firsts), rule, asks[0].local, extra)
+        if route.name == "fused":
+            assert kept.dense is not None
+            each = kept.dense.each()
+            found = fused_rules.train_by_rule(whole, lambda models, rows, sizes: each.judge(models, rows, sizes)[1], self.threads)
+        else:
+            found = (kept if pool is None else self._get_cache(pool.world)).get_stacked_trainer().train_by_rule(whole)
+        return split_replies(asks, whole.job.samples(), *found)
+
+    @cached_property
+    def _pools(self) -> Mapping[World, WorldPool]:
+        return pool_worlds(self._featured.of(world) for world in self.worlds.values())
+
+    def _find_pool(self, world: World, route: Route) -> WorldPool | None:
+        """The pool that a world's trainings by a rule are stacked in."""
+        return self._pools.get(world) if route.name == "stacked" else None
 
     def _route_ask(self, work: Work) -> Route:
         assert isinstance(work.ask, Train)
@@ -170,14 +188,18 @@ class BatchedEngine(LocalEngine):
         return DeviceVectors.from_training(vectors, send_rows(job.models, vectors.device), job.start).as_array()
 
     def _group_trainings(self, works: Sequence[Work]) -> list[list[int]]:
-        """The numbers of the asks to train, those of one world and one optimiser together; by a local rule, those of the same settings."""
+        """The numbers of the asks to train, those of one world and one optimiser together; by a local rule, those of the same settings, of
+        worlds that are pooled together, sorted by world."""
         buckets: dict[tuple[int, str, Local | str | None, str], list[int]] = {}
+        places = {work.world: place for place, work in enumerate(reversed(works))}
         for number, work in enumerate(works):
             if isinstance(work.ask, Train):
-                local = work.ask.local
-                key = (id(work.world), local.optimizer, local if local.rule is not None else local.augment, str(self._route_ask(work)))
+                local, route = work.ask.local, self._route_ask(work)
+                pool = self._find_pool(work.world, route) if local.rule is not None else None
+                world = work.world if pool is None else pool.world
+                key = (id(world), local.optimizer, local if local.rule is not None else local.augment, str(route))
                 buckets.setdefault(key, []).append(number)
-        return list(buckets.values())
+        return [sorted(numbers, key=lambda number: places[works[number].world]) for numbers in buckets.values()]
 
     def _route(self, world: World, local: Local) -> Route:
         kind, kept = name_kind(world.model.text, local), self._get_cache(world)

@@ -271,6 +271,25 @@ def merge_asks(works: Sequence[Work], asks: Sequence[Train], sizes: tuple[int, .
     )
 
 
+def concat_jobs(jobs: Sequence[TrainingJob], firsts: Sequence[int]) -> TrainingJob:
+    """The trainings of several jobs of one model, one after the other; job j has the samples from ``firsts[j]`` on."""
+    if len(jobs) == 1 and firsts[0] == 0:
+        return jobs[0]
+    begins, sampled = (_compute_offsets(counts) for counts in ([len(job.models) for job in jobs], [len(job.indices) for job in jobs]))
+    given: dict[str, Any] = {name: np.concatenate([getattr(job, name) for job in jobs]) for name in ("models", *_PER_TRAINING)}
+    if any(job.anchors is not None for job in jobs):
+        given["anchors"] = np.concatenate([job.models[job.start] if job.anchors is None else job.anchors for job in jobs])
+    if any(job.linear is not None for job in jobs):
+        given["linear"] = np.concatenate([np.zeros_like(job.models[job.start]) if job.linear is None else job.linear for job in jobs])
+    return replace(
+        jobs[0],
+        offsets=np.concatenate([[0], *(job.offsets[1:] + first for job, first in zip(jobs, sampled, strict=True))]),
+        indices=np.concatenate([job.indices + first for job, first in zip(jobs, firsts, strict=True)]),
+        start=np.concatenate([job.start + first for job, first in zip(jobs, begins, strict=True)]),
+        **given,
+    )
+
+
 def split_replies(asks: Sequence[Train], samples: Ints, vectors: Floats, steps: Ints, *others: Array) -> list[Trained]:
     """The reply to each of the merged asks; `others` are the further columns, where there are any."""
     counts = [len(ask.clients) for ask in asks]
