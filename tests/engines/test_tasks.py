@@ -19,7 +19,7 @@ from coterie.methods.moon import MOONRule
 from coterie.testing import worlds
 from coterie.testing.play import get_loop_engine
 
-TASKS: tuple[TaskName, ...] = ("regression", "multilabel")
+TASKS: tuple[TaskName, ...] = ("regression", "multilabel", "survival")
 CLIENTS = np.arange(6)
 
 

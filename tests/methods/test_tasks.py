@@ -15,7 +15,7 @@ from coterie.testing import worlds
 from coterie.testing.contracts import list_models
 from coterie.testing.play import AlteredEngine, drop_replies, play, reverse_clients
 
-TASKS: tuple[TaskName, ...] = ("regression", "multilabel")
+TASKS: tuple[TaskName, ...] = ("regression", "multilabel", "survival")
 OTHERWISE = {"fedex": "fedex(groups=2,combiner=mean)", "local": "local(until=validation)", "private": "private(layers=bias)"}
 CLASSES_ONLY = {"fedrc": "use fedem", "flux": "use labels=false", "feroma": "use labels=false"}  # and what they say
 METHODS = [OTHERWISE.get(name, name) for name in methods if name not in CLASSES_ONLY]

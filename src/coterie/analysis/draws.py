@@ -224,6 +224,8 @@ def compute_per_sample_scores(records: Records, method: int) -> Doubles:
             return np.asarray(-(answers**2) / unit)
         case "mae":
             return np.asarray(-np.abs(answers) / unit)
+        case "ipa":
+            return np.asarray(-answers / unit)
         case "exact":
             return np.asarray(answers == unit, dtype=np.float64)
     return np.asarray(answers / unit)

@@ -301,7 +301,8 @@ def compute_findings(
     first = study.each[0].records
     found = Findings(study, assign_roles(first.settings.methods, baseline, first.settings.facts), score, 0.0, margin, {})
     base = found.roles.baseline
-    errors: list[Score] = [name for name in ("mae", "rmse", "perplexity") if getattr(first, name) is not None]  # in units of their own
+    own: tuple[Score, ...] = ("mae", "rmse", "perplexity", "concordance", "brier", "calibration")  # in units of their own
+    errors: list[Score] = [name for name in own if getattr(first, name) is not None]
     names = list(dict.fromkeys([*scores, score, *errors]))
     level = estimate(study.scores[base][score]).mean if target is None else target
     gaps = {label: study.gap(label, base, score) for label in first.settings.methods}

@@ -83,7 +83,9 @@ class Counts:
     samples: Array  # (rows,)
     auroc: Doubles  # (rows,) of two classes; nan where there is none
     sums: Mapping[str, Array] = field(default_factory=dict)  # (rows,) each, by name: see `core.tasks.SUMS`
-    variance: Array | float = np.nan  # (rows,) of all clients' test targets in that round, about their mean
+    variance: Array | float = (
+        np.nan
+    )  # (rows,) of all clients' test targets in that round, about their mean; or the Kaplan-Meier Brier score
     distance: Array | float = np.nan  # (rows,) their mean distance from the mean of all training targets
 
 
@@ -158,6 +160,14 @@ def _log_likelihood(counts: Counts) -> Doubles:
     return ratio(counts.sums["log_likelihood"], counts.samples)
 
 
+def _prediction_accuracy(counts: Counts) -> Doubles:
+    return ratio(compute_squared_credit(counts.sums["brier_error"], counts.samples, counts.variance), counts.samples)
+
+
+def _concordance(counts: Counts) -> Doubles:
+    return ratio(counts.sums["concordant_pairs"], counts.sums["target_pairs"])
+
+
 def _f1(counts: Counts) -> Doubles:
     return f1(counts.hits, counts.predicted, counts.actual)
 
@@ -204,6 +214,23 @@ METRICS: dict[str, Metric] = {
             is_log_likelihood=True,
         ),
         Metric(
+            "ipa",
+            "index of prediction accuracy",
+            "one hundredth of the Brier score of the Kaplan-Meier curve of all training samples",
+            ("survival",),
+            _prediction_accuracy,
+            is_share=False,
+        ),
+        Metric(
+            "concordance",
+            "concordance index",
+            "one more pair in 100 in the right order",
+            ("survival",),
+            _concordance,
+            is_macro=True,
+            is_share=False,
+        ),
+        Metric(
             "balanced_accuracy",
             "balanced accuracy",
             "one hundredth of balanced accuracy",
@@ -220,6 +247,7 @@ DEFAULT_METRICS: dict[TaskName, str] = {
     "multilabel": "labels",
     "regression": "r2",
     "next-token": "likelihood",
+    "survival": "ipa",
 }  # by task
 INSTALLED_METRICS: Registry[Doubles] = Registry("metric", "coterie.metrics")  # functions of counts, as entry points
 
@@ -266,7 +294,7 @@ def _wrap_metric(name: str, function: MetricFunction) -> Metric:
 Headline = Literal["final", "last10", "mean", "validated", "max"]  # what a comparison may rest on
 Curve = Literal["final", "last10", "mean", "max", "median", "change"]  # read from a curve of accuracies
 # known of every round; the score is that of the last
-ByRound = Literal["macro", "worst", "bottom_decile", "loss", "auroc", "mae", "rmse", "perplexity"]
+ByRound = Literal["macro", "worst", "bottom_decile", "loss", "auroc", "mae", "rmse", "perplexity", "concordance", "brier", "calibration"]
 Score = Literal[Curve, ByRound, "validated", "ari", "unseen"]
 
 
@@ -298,6 +326,13 @@ SCORES: dict[Score, ScoreName] = {
     "mae": ScoreName("MAE", "mean absolute error after the last round", percent=False, tabled=True, printed=True),
     "rmse": ScoreName("RMSE", "root mean squared error after the last round", percent=False, tabled=True, printed=True),
     "perplexity": ScoreName("perplexity", "perplexity after the last round", percent=False, tabled=True, printed=True),
+    "concordance": ScoreName(
+        "concordance", "concordance index (pairs within clients) after the last round", percent=False, tabled=True, printed=True
+    ),
+    "brier": ScoreName("Brier", "integrated Brier score after the last round", percent=False, tabled=True, printed=True),
+    "calibration": ScoreName(
+        "calibration", "events for each expected event after the last round", percent=False, tabled=True, printed=True
+    ),
     "unseen": ScoreName("unseen", "{measure} after the last round of clients that took no part", tabled=True, printed=True),
     "ari": ScoreName("ARI", "adjusted Rand index with the true groups", percent=False, tabled=True, printed=True),
 }

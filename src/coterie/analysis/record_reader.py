@@ -59,24 +59,33 @@ class RoundEvaluations:
     rmse: Doubles | None = None  # (M, S, R) root mean squared error
     perplexity: Doubles | None = None  # (M, S, R) of all test tokens, where texts are predicted
     unit: Doubles | None = None  # (S,) what a sample's error, or its right labels, are divided by in the last round
+    concordance: Doubles | None = None  # (M, S, R) of survival times: pairs within clients in the right order
+    brier: Doubles | None = None  # (M, S, R) integrated Brier score
+    calibration: Doubles | None = None  # (M, S, R) events for each one that is expected
 
 
 @dataclass(frozen=True)
 class EvaluationTargets:
-    """What is fixed of test parts in each evaluated round, (R, N) each: samples, and of a regression what its targets sum up to."""
+    """What is fixed of test parts in each evaluated round, (R, N) each: samples, and what targets or times sum up to."""
 
     samples: Ints
     targets: Mapping[str, Doubles]
 
     def scales(self, honest: Bools) -> tuple[Doubles, Doubles]:
-        """(R,) twice: the variance of these clients' targets about their mean, and their mean distance from that of training."""
+        """(R,) twice: the variance of these clients' targets about their mean, and their mean distance from that of training; of survival
+        times the Brier score of the Kaplan-Meier curve, and nothing."""
+        nothing = np.full(len(self.samples), np.nan)
         if not self.targets:
-            nothing = np.full(len(self.samples), np.nan)
             return nothing, nothing
         counts = np.where(honest, self.samples, 0)
+        if "target_brier" in self.targets:
+            return metrics.ratio((self.targets["target_brier"] * honest).sum(axis=1), counts.sum(axis=1)), nothing
         triples = zip(counts, self.targets["target_mean"], self.targets["target_squares"] * honest, strict=True)
         distances = (self.targets["target_distance"] * honest).sum(axis=1)
         return np.array([compute_pooled_variance(*row) for row in triples]), metrics.ratio(distances, counts.sum(axis=1))
+
+
+SUMMED = ("_error", "_likelihood", "_pairs", "_events")  # what is summed up over clients ends so
 
 
 class EvaluationReader:
@@ -95,7 +104,7 @@ class EvaluationReader:
         self.credits = np.full((*self.shape, held.samples.shape[1]), -1 if self.whole else np.nan, dtype=kind)
         self.undefined = np.zeros(held.samples.shape, dtype=np.bool_)
         self.totals: dict[str, Doubles] = {name: np.zeros(int(np.prod(self.shape))) for name in ("loss", "weight", "area", "areas")}
-        self.errors = {name: np.zeros(int(np.prod(self.shape))) for name in SUMS[evidence.task] if name.endswith(("_error", "_likelihood"))}
+        self.errors = {name: np.zeros(int(np.prod(self.shape))) for name in SUMS[evidence.task] if name.endswith(SUMMED)}
         self.honest = np.ones((shape[1], held.samples.shape[1]), dtype=np.bool_) if malicious is None else ~malicious
         self.scales = [held.scales(own) for own in self.honest]  # by seed
 
@@ -120,7 +129,8 @@ class EvaluationReader:
             actual = _stack_classes(batch, "actual", classes, len(row)) if "actual_0" in batch else self.evidence.actual[client]
         variance, distance = (np.array([own[which] for own in self.scales])[seed, row] for which in (0, 1))
         nothing = np.full(len(row), np.nan)
-        sums = {name: batch[name] for name in SUMS[self.evidence.task] if name in batch}
+        sums = {name: table[row, client] for name, table in self.held.targets.items()}
+        sums |= {name: batch[name] for name in SUMS[self.evidence.task] if name in batch}
         samples = self.held.samples[row, client]
         return Counts(hits, predicted, actual, samples, batch.get("auroc", nothing), sums, variance, distance)
 
@@ -131,7 +141,8 @@ class EvaluationReader:
         self._add("loss", cell, np.where(known > 0, batch["loss"], 0.0) * known)
         self._add("weight", cell, known)
         for name, total in self.errors.items():
-            total += np.bincount(cell, weights=np.where(known > 0, batch[name], 0.0), minlength=len(total))
+            values = batch[name] if name in batch else self.held.targets[name][self.place[batch["round"]], client]
+            total += np.bincount(cell, weights=np.where(known > 0, values, 0.0), minlength=len(total))
         defined = np.isfinite(counts.auroc) & honest
         self._add("area", cell[defined], counts.auroc[defined])
         self._add("areas", cell[defined], np.ones(int(defined.sum())))
@@ -154,7 +165,20 @@ class EvaluationReader:
             root,
             np.exp(-errors["log_likelihood"]) if "log_likelihood" in errors else None,  # samples have the same number of tokens
             self._unit(),
+            **self._score_times(),
         )
+
+    def _score_times(self) -> dict[str, Doubles]:
+        """Of survival times, (M, S, R) each: over all test samples, and over the pairs within clients."""
+        if self.evidence.task != "survival":
+            return {}
+        total = self.errors
+        found = {
+            "concordance": metrics.ratio(total["concordant_pairs"], total["target_pairs"]),
+            "brier": metrics.ratio(total["brier_error"], self.totals["weight"]),
+            "calibration": metrics.ratio(total["target_events"], total["expected_events"]),
+        }
+        return {name: values.reshape(self.shape) for name, values in found.items()}
 
     def _unit(self) -> Doubles | None:
         name, seeds = self.metric.name, len(self.honest)
@@ -162,7 +186,7 @@ class EvaluationReader:
             return np.full(seeds, float(self.evidence.classes))
         if self.evidence.task == "next-token":
             return np.ones(seeds)
-        which = {"r2": 0, "mae": 1}.get(name)
+        which = {"r2": 0, "mae": 1, "ipa": 0}.get(name)
         return None if which is None else np.array([own[which][-1] for own in self.scales])
 
 
@@ -221,7 +245,19 @@ def read_records(evidence: Evidence, metric: str | MetricFunction | None = None)
     ends = evidence.ends(faults)
     stops = _find_early_stops(ends, settings)
     last = max((end.round_ for end in ends.values() if end.status == RUNNING), default=plan.rounds)  # up to which stopped runs count
-    scores = [judged.credits, judged.loss, judged.auroc, judged.mae, judged.rmse, judged.perplexity, validation, *population.values()]
+    scores = [
+        judged.credits,
+        judged.loss,
+        judged.auroc,
+        judged.mae,
+        judged.rmse,
+        judged.perplexity,
+        judged.concordance,
+        judged.brier,
+        judged.calibration,
+        validation,
+        *population.values(),
+    ]
     _extend_scores(scores, rounds, stops, last)
     for (method, seed), round_ in stops.items():  # it costs nothing more, and its groups stay
         after = slice(round_ + 1, last + 1)

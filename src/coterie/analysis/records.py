@@ -57,6 +57,9 @@ class Records:
     mae: Doubles | None = None  # (M, S, R) mean absolute error over all test samples, of a regression
     rmse: Doubles | None = None  # (M, S, R) root mean squared error
     perplexity: Doubles | None = None  # (M, S, R) of all test tokens, where texts are predicted
+    concordance: Doubles | None = None  # (M, S, R) of survival times: Harrell's, of pairs within clients
+    brier: Doubles | None = None  # (M, S, R) integrated Brier score
+    calibration: Doubles | None = None  # (M, S, R) events for each one that is expected
     unit: Doubles | None = None  # (S,) what a sample's error, or its right labels, are divided by to be a credit: see draws.py
 
     @cached_property

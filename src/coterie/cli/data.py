@@ -153,6 +153,10 @@ def _describe_target(federation: "Federation") -> tuple[str, str]:
         return "target", f"{federation.classes[0]}: a regression ({scale})"
     if task.name == "next-token":
         return ("predicted", f"the {federation.input_shape[0] - 1} tokens of each block that follow its first")
+    if task.name == "survival":
+        from coterie.data.summary import describe_times
+
+        return "predicted", describe_times(federation)
     named = ", ".join(federation.classes[:20]) + (" ..." if len(federation.classes) > 20 else "")
     return ("classes", named) if task.counts_classes else ("labels", f"{named}: each is set or not")
 

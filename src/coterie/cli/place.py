@@ -97,6 +97,11 @@ def _describe_expected_score(found: "Placement") -> str:
             f"Expected log-likelihood {found.score:.4g} nats a token, perplexity {exp(-found.score):.4g} "
             f"({within if found.judged > 1 else 'one block held out'}); before training it was {exp(-found.usual):.4g}."
         )
+    if task == "survival":
+        return (
+            f"Expected integrated Brier score {found.score:.4g} ({found.judged} rows held out; 95 % interval {found.low:.4g} to "
+            f"{found.high:.4g}); the Kaplan-Meier curve of all training samples has {found.usual:.4g}."
+        )
     share = f"{100 * found.score:.1f} %"
     kept = f"{found.judged} rows held out; 95 % interval {100 * found.low:.1f} to {100 * found.high:.1f}"
     if task == "multilabel":
@@ -107,7 +112,9 @@ def _describe_expected_score(found: "Placement") -> str:
 def make_json(name: str, found: "Placement") -> dict[str, Any]:
     """The placement as a JSON object."""
     task = found.bundle.task
-    named = {"classification": "accuracy", "multilabel": "labels", "regression": "mae", "next-token": "log_likelihood"}[task.name]
+    named = {"classification": "accuracy", "multilabel": "labels", "regression": "mae", "next-token": "log_likelihood"}.get(
+        task.name, "brier"
+    )
     hits = {"hits": found.hits} if task.counts_classes else {}
     score: dict[str, float | None] = (
         {named: found.score, "low": found.low, "high": found.high, "usual": found.usual} if found.judged else {}

@@ -39,7 +39,7 @@ def predict(
 ) -> None:
     """Predict the classes, labels or numbers of rows with a bundle.
 
-    Of texts: how likely their tokens are.
+    Of texts: how likely their tokens are. Of survival times: the probability of no event by the end of each interval.
     """
     from coterie.cli.console import PlainConsole
     from coterie.deploy.bundle.export import find_recommendation, find_study, load_served_models
@@ -111,14 +111,17 @@ def get_columns(bundle: "Bundle") -> tuple[str, ...]:
     """The columns of the predictions."""
     if bundle.task.counts_classes:
         return ("row", "class", "probability", "model")
-    return ("row", *bundle.classes, "model")
+    named = [f"survival at {end:g}" for end in bundle.task.grid[1:]] if bundle.task.name == "survival" else bundle.classes
+    return ("row", *named, "model")
 
 
 def _make_lines(bundle: "Bundle", found: "Predictions") -> list[Line]:
-    """Row, class, its probability and the model; or the number; or every label, set or not."""
+    """Row, class, its probability and the model; or the number; or every label, set or not; or the survival at each end of an interval."""
     served_by = [bundle.answered(model) for model in found.models.tolist()]
     if not bundle.task.counts_classes:
         predicted = found.classes.reshape(len(served_by), -1).tolist()
+        if bundle.task.name == "survival":
+            predicted = [[round(value, 6) for value in values] for values in predicted]
         return [(row, *values, name) for row, (values, name) in enumerate(zip(predicted, served_by, strict=True))]
     triples = zip(found.classes.tolist(), found.probabilities.tolist(), served_by, strict=True)
     return [(row, bundle.classes[c], round(shares[c], 6), name) for row, (c, shares, name) in enumerate(triples)]

@@ -38,7 +38,7 @@ sources: Registry[Samples | Federation] = _make_registry(
     *(texts.shakespeare_tokens, texts.banking77_tokens, texts.texts),
     *(crisis.crisismmd, crisis.medic),
     *(packaged.covid_clinics, packaged.wvs_countries, packaged.minneapolis_stops, packaged.births_states),
-    *(packaged.watch_exercises, packaged.flights_carriers, packaged.insteval, packaged.chem97),
+    *(packaged.watch_exercises, packaged.flights_carriers, packaged.insteval, packaged.chem97, packaged.lung_institutions),
     *(frames.csv, frames.parquet, user_files.leaf, user_files.images, user_files.npz, user_files.hub),
     group="coterie.data",
 )
@@ -63,7 +63,7 @@ DATA_SETS: dict[str, DataSet] = {
         *(texts.BANKING77, texts.SENT140, texts.GOODREADS, texts.SHAKESPEARE, fedsim.MEX, fedsim.SYNTHETIC),
         *(crisis.CRISISMMD, *crisis.MEDIC.values()),
         *(packaged.COVID, packaged.VALUES, packaged.STOPS, packaged.BIRTHS),
-        *(packaged.WATCH, packaged.FLIGHTS, packaged.INSTEVAL, packaged.CHEM97),
+        *(packaged.WATCH, packaged.FLIGHTS, packaged.INSTEVAL, packaged.CHEM97, packaged.LUNG),
     )
 }
 SpecKind = Literal["federation", "samples", "partition", "scenario"]

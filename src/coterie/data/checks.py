@@ -358,6 +358,22 @@ def _find_missing_classes(view: _View) -> Iterable[Finding]:
     )
 
 
+def _find_missing_events(view: _View) -> Iterable[Finding]:
+    """Clients whose times are all censored, and times beyond the grid."""
+    if view.task != "survival":
+        return
+    events = np.bincount(view.owner[view.held], weights=view.y[view.held, 1], minlength=len(view.clients))
+    without = np.flatnonzero((events == 0) & (view.sizes > 0))
+    if len(without) and len(view.clients) > 1:
+        have = "has" if len(without) == 1 else "have"
+        sentence = f"{_describe_clients(view, without, begin=True)} {have} no event."
+        advice = "A concordance index is not defined there: leave such clients out, or read scores over all clients."
+        yield Finding("no event", "warning", sentence, advice, view.name_clients(without))
+    if beyond := int((view.y[view.held, 0] > len(view.classes)).sum()):
+        sentence = f"{beyond:,} times lie beyond the end of the grid."
+        yield Finding("beyond the grid", "note", sentence, "They count as survived up to it: state a longer grid= if that is too short.")
+
+
 def _find_imbalance(view: _View) -> Iterable[Finding]:
     if view.task != "classification" or len(view.classes) < 2:
         return
@@ -398,7 +414,7 @@ def _find_duplicates(view: _View) -> Iterable[Finding]:
 
 CHECKS: tuple[Callable[[_View], Iterable[Finding]], ...] = (
     *(_find_empty_columns, _find_constant_columns, _find_outlier_columns, _find_identifiers, _find_leaks),
-    *(_find_tiny_clients, _find_missing_classes, _find_imbalance, _find_duplicates),
+    *(_find_tiny_clients, _find_missing_classes, _find_missing_events, _find_imbalance, _find_duplicates),
 )
 
 

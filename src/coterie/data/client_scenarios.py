@@ -11,6 +11,7 @@ from coterie.core.rng import make_generator, make_key, shuffle
 from coterie.core.specs import Spec, parse_path
 from coterie.data.federation import Federation, Parts, check_unseen_share, draw_unseen_clients
 from coterie.data.joining import concatenate_samples
+from coterie.data.poisoning import flip_targets
 from coterie.data.prepare import DONE, refit_targets
 from coterie.data.scenarios import apply_groups, find_held_samples, scenario
 
@@ -55,7 +56,7 @@ def _corrupt_labels(y: Array, classes: int, how: str, federation: Federation, rn
         raise UserError(f"'outliers' spoils labels, and texts have none: {federation.name!r} is a {federation.task}.")
     if how == "random":
         return np.asarray(rng.permutation(y))
-    return -y if federation.task.name == "regression" else 1 - y
+    return flip_targets(y, federation.task)
 
 
 @scenario

@@ -22,6 +22,7 @@ def hash_contents(federation: Federation) -> dict[str, str]:
     """By part of a federation, the hash of what it holds, whatever it is called and wherever it came from."""
     task = federation.task
     targets = [] if task.counts_classes else [task.name, repr(task.mean), repr(task.deviation)]
+    targets += [repr(values) for values in (task.grid, task.censoring, task.reference) if values]
     found = {
         "features": hash_array(federation.x),
         "labels": _join_words([hash_array(federation.y), *federation.classes, *targets]),

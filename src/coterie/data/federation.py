@@ -146,13 +146,13 @@ class Federation:
             )
 
     @classmethod
-    def from_frame(cls, frame: Any, *, client: str, label: str | Sequence[str], **settings: Any) -> "Federation":
+    def from_frame(cls, frame: Any, *, client: str, label: str | Sequence[str] = (), **settings: Any) -> "Federation":
         """The clients of a data frame.
 
         Args:
             frame: One row a sample.
             client: The column of the clients.
-            label: The column of the label, or several of 0 and 1.
+            label: The column of the label, or several of 0 and 1; survival times have `time` and `event` instead.
             settings: Those of the spec ``csv(...)`` (task, scale, impute, categories, drop, text, split, ...), of the partition
                 ``natural(...)`` (test, validation, clients, least, most), `unseen` (the share of clients that take no part in training),
                 `groups` (the clients' known groups: a column, or a dictionary by client), `data_seed` and `name`.

@@ -88,7 +88,7 @@ def add_newcomers(federation: Federation, new: Federation) -> Federation:
     place = {name: number for number, name in enumerate(federation.classes)}
     numbers = np.array([place[name] for name in new.classes], dtype=np.int64)
     own = numbers[new.y] if federation.task.counts_classes else new.y
-    if federation.task.name == "regression":
+    if federation.task.has_units:
         own = scale_targets(new.task.in_units(new.y), federation.task)  # in the units that the others are trained in
     stored = dict(federation.provenance)
     stored["scaling"] = {**stored.get("scaling", {}), **new.provenance.get("scaling", {})}

@@ -1,11 +1,11 @@
-"""Labels of a column or an array: classes, a number (regression) or several labels.
+"""Labels of a column or an array: classes, a number (regression), several labels, or a time and whether the event was seen.
 
 The task is inferred from the values or set by the user; unclear cases are refused.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from coterie.data.table import make_class_names
 if TYPE_CHECKING:
     import pandas as pd
 
-TaskWord = Literal["auto", "classification", "regression", "multilabel"]
+TaskWord = Literal["auto", "classification", "regression", "multilabel", "survival"]
 MAX_CLASS_NUMBERS = 20  # different whole numbers, up to which they are taken for classes
 MARKS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "no": 0, "yes": 1}  # of a label that is set or not
 
@@ -40,9 +40,16 @@ def encode_label_columns(
     classes: Sequence[str] = (),
     rows: FileRows | None = None,
 ) -> Labels:
-    """The labels in one column, or in several of 0 and 1. `classes` are all there are, in their order, where a user states them."""
-    if task not in ("auto", "classification", "regression", "multilabel"):
-        raise UserError(f"{where}: task={task!r} is none of classification, regression and multilabel.")
+    """The labels in one column, in several of 0 and 1, or in two of times and events. `classes` are all there are, in their order, where a
+    user states them."""
+    if task not in get_args(TaskWord):
+        raise UserError(f"{where}: task={task!r} is none of classification, regression, multilabel and survival.")
+    if task == "survival":
+        if len(columns) != 2 or classes:
+            raise UserError(
+                f"{where}: survival times have two label columns, the time and the event, and no classes: not {', '.join(names)}."
+            )
+        return Labels(parse_survival_times(columns, names, where, rows), make_interval_names(INTERVALS), "survival")
     if len(columns) > 1 or task == "multilabel":
         if task not in ("auto", "multilabel"):
             raise UserError(f"{where}: a {task} has one label column, not {', '.join(names)}.")
@@ -124,6 +131,32 @@ def parse_label_marks(columns: Sequence[Sequence[Any]], names: Sequence[str], wh
     return np.stack(marks, axis=1)
 
 
+INTERVALS = 10  # of a grid, by default
+MAX_INTERVALS = 1000
+
+
+def make_interval_names(count: int) -> tuple[str, ...]:
+    """What stands in the place of classes: a model has an output for each interval."""
+    return tuple(f"interval {number}" for number in range(1, count + 1))
+
+
+def parse_survival_times(columns: Sequence[Sequence[Any]], names: Sequence[str], where: str, rows: FileRows | None = None) -> Doubles:
+    """(N, 2) times, in their own units, and events: 1, or 0 where the time is censored. The first that is wrong is named."""
+    (times, events), (time, event) = columns, names
+    numbers = [_parse_numbers([str(cell)]) for cell in times]
+    for row, found in enumerate(numbers):
+        if found is None or not np.isfinite(found[0]) or found[0] <= 0:
+            raise UserError(f"{where}: {locate_row(row, rows)} has {str(times[row])!r} in the time {time!r}: times are numbers above 0.")
+    words = [str(cell).strip().lower() for cell in events]
+    for row, word in enumerate(words):
+        if word not in MARKS:
+            raise UserError(
+                f"{where}: {locate_row(row, rows)} has {str(events[row])!r} in the event {event!r}: write 1 where it was seen, else 0."
+            )
+    marks = [MARKS[word] for word in words]
+    return np.stack([np.concatenate([found for found in numbers if found is not None]), np.array(marks, dtype=np.float64)], axis=1)
+
+
 def _parse_numbers(words: Sequence[str]) -> Doubles | None:
     try:
         return np.array([float(word) for word in words], dtype=np.float64)
@@ -136,6 +169,10 @@ TARGET_NAME = "target"  # what a regression's is called where nothing names it
 
 def encode_memory_labels(y: Array, classes: Sequence[str] | None, task: str, where: str) -> Labels:
     """By `task` or by what they hold. Whole numbers that count 0, 1, 2, ... or have names are class numbers."""
+    if task == "survival":
+        if y.ndim != 2 or y.shape[1] != 2:
+            raise UserError(f"{where}: survival times are two columns of labels, the time and the event, not {y.shape}.")
+        return encode_label_columns(list(y.T.tolist()), ["time", "event"], task, where)
     if y.ndim == 2 and y.shape[1] == 1 and task != "multilabel":
         y = y[:, 0]
     if y.ndim == 2:
@@ -158,7 +195,8 @@ def encode_memory_labels(y: Array, classes: Sequence[str] | None, task: str, whe
 
 def split_labelled_frame(frame: "pd.DataFrame", classes: Sequence[str], label: str, task: Task, where: str) -> "tuple[pd.DataFrame, Array]":
     """The same of a table that is there already."""
-    names = [label] if label in frame or task.name != "multilabel" else label.split(",")
+    several = task.name in ("multilabel", "survival")
+    names = [label] if label in frame or not several else label.split(",")
     for name in names:
         if name not in frame:
             raise UserError(f"{where} has no label column {name!r}: {suggest_names(name, map(str, frame.columns))}")
@@ -167,6 +205,10 @@ def split_labelled_frame(frame: "pd.DataFrame", classes: Sequence[str], label: s
         if len(names) != len(classes):
             raise UserError(f"The model has the labels {', '.join(classes)}: name a column for each, --label {','.join(classes)}.")
         return frame.drop(columns=names), parse_label_marks(columns, names, where)
+    if task.name == "survival":
+        if len(names) != 2:
+            raise UserError(f"{where}: the model predicts survival times: name the columns of the time and the event, --label time,event.")
+        return frame.drop(columns=names), parse_survival_times(columns, names, where)
     return frame.drop(columns=label), encode_labels(columns[0], classes, task, label, where)
 
 
@@ -176,7 +218,9 @@ def encode_labels(cells: Sequence[object], classes: Sequence[str], task: Task, l
 
 
 def encode_array_labels(found: Array, classes: Sequence[str], task: Task, where: str) -> Array:
-    """Class numbers or several labels a sample, from an array."""
+    """Class numbers, several labels, or a time and an event a sample, from an array."""
+    if task.name == "survival":
+        return encode_memory_labels(found, None, "survival", where).y
     if task.name != "multilabel":
         return encode_labels(found.tolist(), classes, task, "label", where)
     if found.ndim != 2 or found.shape[1] != len(classes):

@@ -6,6 +6,7 @@ from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Ids, Ints
 from coterie.core.plan import Attack, Backdoor
 from coterie.core.rng import hash_word, make_key, shuffle
+from coterie.core.tasks import Task
 from coterie.data.federation import Federation, Parts
 
 TRIGGER_EVERY = 20  # one feature in so many carries a backdoor's mark, and at least one
@@ -49,6 +50,13 @@ def add_trigger(federation: Federation, rows: Ints) -> Array:
     return flat.reshape(x.shape)
 
 
+def flip_targets(y: Array, task: Task) -> Array:
+    """Targets mirrored at their mean, labels inverted, and events and censored times exchanged."""
+    if task.name == "survival":
+        return np.stack([y[:, 0], 1 - y[:, 1]], axis=1)
+    return -y if task.name == "regression" else 1 - y
+
+
 def _poison_client(federation: Federation, attack: Attack, rows: Ints, seed: int, client: int) -> tuple[Array, Array]:
     x, y, classes = federation.x[rows], federation.y[rows], len(federation.classes)
     if not federation.task.counts_classes:
@@ -56,7 +64,7 @@ def _poison_client(federation: Federation, attack: Attack, rows: Ints, seed: int
             raise UserError(f"A backdoor aims at a class, and {federation.name!r} is a {federation.task}: use labelflip instead.")
         if federation.task.name == "next-token":
             raise UserError(f"labelflip turns labels round, and texts have none: {federation.name!r} is a {federation.task}.")
-        return x, -y if federation.task.name == "regression" else 1 - y
+        return x, flip_targets(y, federation.task)
     if isinstance(attack, Backdoor):
         if attack.target >= classes:
             raise UserError(

@@ -1,4 +1,4 @@
-"""Preparation of tables: gaps are filled, features and regression targets are scaled, and new rows are prepared in the same way.
+"""Preparation of tables: gaps are filled, features and targets are scaled, times are placed on a grid, and new rows are prepared alike.
 
 Preparation is fitted on training parts only. With federated statistics, clients report sums and counts, never rows.
 """
@@ -11,6 +11,7 @@ import numpy as np
 
 from coterie._util.errors import UserError, suggest_names
 from coterie.core.arrays import Array, Doubles, Floats
+from coterie.core.survival import compute_censoring, compute_kaplan_meier, count_exits, place_times
 from coterie.core.tasks import Task
 from coterie.data.column_statistics import Scaling, compute_moments, compute_quantiles, find_most_frequent
 from coterie.data.columns import Columns
@@ -161,24 +162,66 @@ def _fit_scaling(rows: Sequence[Doubles], columns: Columns, wishes: PrepOptions)
 
 
 def standardise_targets(federation: Federation, clients: Sequence[int] | None = None) -> Federation:
-    """The federation with its targets standardised, by what these clients train on or all; that of another task as it is."""
-    if federation.task.name != "regression":
+    """The federation with its targets standardised, or its times placed on a grid, by what these clients train on or all; that of another
+    task as it is."""
+    if not federation.task.has_units:
         return federation
     raw = np.asarray(federation.y, dtype=np.float64)
-    rows = [raw[federation.train[client]][:, None] for client in (range(len(federation)) if clients is None else clients)]
-    mean, spread = compute_moments(rows)
-    if not spread[0] > 0:
-        raise UserError(f"All training targets of {federation.name!r} are {mean[0]:g}: there is nothing to predict.")
-    task = replace(federation.task, mean=float(mean[0]), deviation=float(spread[0]))
+    rows = [raw[federation.train[client]] for client in (range(len(federation)) if clients is None else clients)]
+    task = _fit_grid(rows, federation) if federation.task.name == "survival" else _fit_units(rows, federation)
     central = federation.central
     return federation.replace(
         y=scale_targets(raw, task), task=task, central=None if central is None else (central[0], scale_targets(central[1], task))
     )
 
 
+def _fit_units(rows: Sequence[Doubles], federation: Federation) -> Task:
+    mean, spread = compute_moments([own[:, None] for own in rows])
+    if not spread[0] > 0:
+        raise UserError(f"All training targets of {federation.name!r} are {mean[0]:g}: there is nothing to predict.")
+    return replace(federation.task, mean=float(mean[0]), deviation=float(spread[0]))
+
+
+GRID = "grid"  # in the provenance of survival times: the edges that a user states
+
+
+def _fit_grid(rows: Sequence[Doubles], federation: Federation) -> Task:
+    """The stated edges, or those between which equally many events lie; and, from counts by interval, the curves of all samples."""
+    stated, intervals, where = federation.provenance.get(GRID), len(federation.classes), f"The training samples of {federation.name!r}"
+    events = [own[own[:, 1] > 0, :1] for own in rows]
+    count = sum(map(len, events))
+    if not count:
+        raise UserError(
+            f"{where} hold no event: all times are censored, and there is nothing to predict; is the event column the right one?"
+        )
+    if count < intervals:
+        raise UserError(f"{where} hold {count} events for {intervals} intervals: use intervals={count} or fewer, or state a grid.")
+    edges = stated or [0.0, *compute_quantiles(events, [j / intervals for j in range(1, intervals + 1)])[:, 0].tolist()]
+    if len(different := sorted(set(edges))) < len(edges):
+        raise UserError(
+            f"{where} hold {count} events, of which many are at one time: use intervals={max(len(different) - 1, 1)} or fewer, or state a "
+            "grid."
+        )
+    return place_on_grid(rows, replace(federation.task, grid=tuple(edges)), where)
+
+
+def place_on_grid(rows: Sequence[Doubles], task: Task, where: str) -> Task:
+    """The task with the curves of these clients' times and events, from counts by interval of each."""
+    exits = np.sum([count_exits(scale_targets(own, task), len(task.grid) - 1) for own in rows], axis=0)
+    return fit_curves(exits, task, where)
+
+
+def fit_curves(exits: Array, task: Task, where: str) -> Task:
+    """The task with the curves that counts (2, K + 1) of all training samples give."""
+    if not exits[0].sum():
+        raise UserError(f"{where} hold no event before {task.grid[-1]:g}, the end of the grid: state a longer one.")
+    censoring, reference = compute_censoring(exits)[1:], compute_kaplan_meier(exits)[1:]
+    return replace(task, censoring=tuple(censoring.tolist()), reference=tuple(reference.tolist()))
+
+
 def refit_targets(federation: Federation, clients: Sequence[int]) -> Federation:
     """The federation with its targets standardised by what these clients train on, without the others."""
-    if federation.task.name != "regression":
+    if not federation.task.has_units:
         return federation
     task, central = federation.task, federation.central
     raw = federation.replace(y=task.in_units(federation.y), central=None if central is None else (central[0], task.in_units(central[1])))
@@ -186,7 +229,9 @@ def refit_targets(federation: Federation, clients: Sequence[int]) -> Federation:
 
 
 def scale_targets(targets: Array, task: Task) -> Floats:
-    """Targets in the units of training."""
+    """Targets in the units of training; of times and events (n, 2) the positions of the times."""
+    if task.name == "survival":
+        return np.stack([place_times(targets[:, 0], np.array(task.grid)), np.asarray(targets[:, 1], dtype=np.float32)], axis=1)
     return ((np.asarray(targets, dtype=np.float64) - task.mean) / task.deviation).astype(np.float32)
 
 

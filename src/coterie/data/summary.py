@@ -8,6 +8,7 @@ import numpy as np
 
 from coterie._util.errors import UserError
 from coterie.core.arrays import Ints
+from coterie.core.survival import count_exits
 from coterie.data.federation import Federation
 from coterie.data.readers.files import make_missing_package_error
 
@@ -133,3 +134,12 @@ def _make_cells(summary: PartitionSummary, shown: Ints) -> list[dict[str, Any]]:
         for i in shown
         for c in np.flatnonzero(summary.table[i])
     ]
+
+
+def describe_times(federation: Federation) -> str:
+    """The grid of survival times, events, censored times, and times beyond the grid."""
+    whole = np.concatenate([federation.y[part.indices] for part in federation.parts.values()])
+    exits, beyond = count_exits(whole, len(federation.classes)), int((whole[:, 0] > len(federation.classes)).sum())
+    ends = ", ".join(f"{end:g}" for end in federation.task.grid[1:])
+    words = f"survival at {ends}: {exits[0].sum():,} events, {exits[1].sum() - beyond:,} censored"
+    return words + (f", {beyond:,} times beyond the grid, which count as survived" if beyond else "")

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +12,7 @@ from torch.nn import functional
 from coterie._util.errors import UserError
 from coterie.core.tasks import MIN_LOG_LIKELIHOOD, Task, TaskName
 
-# outputs (n, C) and class numbers (n,), labels (n, C), targets (n,) or nothing (n,) -> losses (n,), one a sample
+# outputs (n, C) and class numbers (n,), labels (n, C), targets (n,), times and events (n, 2) or nothing (n,) -> losses (n,), one a sample
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -52,6 +54,40 @@ def next_token_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     return -outputs.mean(-1)
 
 
+@cache
+def get_baseline_logits(reference: tuple[float, ...], device: torch.device) -> Tensor:
+    """(K,) logits of the hazards that a Kaplan-Meier curve has in its intervals: what outputs of zero stand for."""
+    curve = torch.tensor((1.0, *reference), dtype=torch.float64)
+    hazards = torch.nan_to_num(1 - curve[1:] / curve[:-1], nan=0.0)
+    return torch.logit(hazards.clamp(MIN_HAZARD, 1 - MIN_HAZARD)).float().to(device)
+
+
+MIN_HAZARD = 0.01  # of an interval without events, and of one that nobody survives
+
+
+@dataclass(frozen=True)
+class SurvivalLoss:
+    """`survival_loss` of outputs on top of the Kaplan-Meier curve of all training samples: an untrained model predicts about that curve."""
+
+    reference: tuple[float, ...]
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return survival_loss(outputs + get_baseline_logits(self.reference, outputs.device), targets)
+
+
+def survival_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The negative log-likelihood of positions and events (n, 2), where outputs (n, K) are logits of hazards.
+
+    Kvamme and Borgan (2021), Eq. 2: the intervals that a sample completes count as survived; where it has the event, the next one as the
+    event. A time beyond the grid survives all intervals.
+    """
+    position, event = targets[..., :1], targets[..., 1:] > 0
+    begin = torch.arange(outputs.shape[-1], dtype=targets.dtype, device=outputs.device)
+    died = event & (begin < position) & (position <= begin + 1)
+    survived = torch.where(event, begin + 1 < position, begin + 1 <= position)
+    return (functional.softplus(outputs) * survived + functional.softplus(-outputs) * died).sum(-1)
+
+
 DEFAULT_LOSSES: dict[TaskName, Loss] = {
     "classification": cross_entropy,
     "multilabel": label_cross_entropy,
@@ -64,16 +100,24 @@ def get_loss(name: str, task: Task) -> Loss:
     """The loss that a plan names."""
     if name == "absolute" and task.name != "regression":
         raise UserError(f"loss=absolute is for a regression, and this is a {task}: omit it.")
-    return absolute_error if name == "absolute" else DEFAULT_LOSSES[task.name]
+    return absolute_error if name == "absolute" else get_default_loss(task)
+
+
+def get_default_loss(task: Task) -> Loss:
+    """The loss of a task."""
+    return SurvivalLoss(task.reference) if task.name == "survival" else DEFAULT_LOSSES[task.name]
 
 
 def compute_scores(outputs: Tensor, task: Task) -> Tensor:
-    """(n, C) what a model predicts: probabilities of classes, a probability for each label, the number itself, or the probability (n, T) of
-    each token that comes next; experts are averaged in these."""
+    """(n, C) what a model predicts: probabilities of classes, a probability for each label, the number itself, the probability (n, T) of
+    each token that comes next, or that (n, K) of no event by the end of each interval; experts are averaged in these."""
     if task.name == "regression":
         return outputs
     if task.name == "next-token":
         return outputs.nan_to_num(nan=MIN_LOG_LIKELIHOOD).clamp(min=MIN_LOG_LIKELIHOOD).exp()
+    if task.name == "survival":
+        logits = outputs + get_baseline_logits(task.reference, outputs.device)
+        return torch.exp(-torch.cumsum(functional.softplus(logits), dim=-1))  # 1 - hazard = exp(-softplus(logit))
     return torch.sigmoid(outputs) if task.name == "multilabel" else compute_probabilities(outputs)
 
 

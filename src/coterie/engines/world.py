@@ -23,7 +23,7 @@ from coterie.core.roster import Roster
 from coterie.data.federation import Federation, Parts
 from coterie.data.poisoning import make_trigger_set, poison_federation
 from coterie.engines.device import as_tensor, find_device_error
-from coterie.engines.loss import DEFAULT_LOSSES, Loss, cross_entropy
+from coterie.engines.loss import Loss, cross_entropy, get_default_loss
 from coterie.models.catalogue import build_model
 
 
@@ -48,7 +48,7 @@ class World:
         """The world of training the model that a spec names, with the task's usual loss unless another is given; `make` stands in for the
         spec of a model that is an object."""
         spec = ModelSpec(model, federation.inputs or federation.input_shape, len(federation.classes), make)
-        return cls(federation, spec, DEFAULT_LOSSES[federation.task.name] if loss is None else loss, attack)
+        return cls(federation, spec, get_default_loss(federation.task) if loss is None else loss, attack)
 
     def __getstate__(self) -> dict[str, Any]:
         """What is sent to another process: not what was found out on the way, some of it by the identity of objects here."""
@@ -127,6 +127,7 @@ class World:
 
 
 LABEL_WORDS = {"classification": "class numbers", "multilabel": "labels", "regression": "targets", "next-token": "no labels"}
+LABEL_WORDS |= {"survival": "times and events"}
 SOME_ROUNDING = 1e-4  # by which the logarithm of a probability may be above 0
 CHECKED_SAMPLES = 2  # samples: enough to distinguish one number a sample from one number for all
 
@@ -147,7 +148,7 @@ def check_fit(world: World, batch_size: int | None, *, augments: bool = False) -
     if federation.task.name == "next-token":
         _check_likelihoods(world, outputs)
     elif shape != (CHECKED_SAMPLES, classes) and not (shape == (CHECKED_SAMPLES, 1) and classes == 2 and counted):
-        what = {"classification": "classes", "multilabel": "labels", "regression": "target"}[federation.task.name]
+        what = {"classification": "classes", "multilabel": "labels", "regression": "target", "survival": "intervals"}[federation.task.name]
         raise UserError(
             f"Model {world.model.text!r} gives outputs of shape {shape} for {CHECKED_SAMPLES} samples, and {federation.name!r} has "
             f"{classes} {what}: let it give {classes} numbers a sample; a factory gets this number as its parameter 'outputs'."

@@ -22,6 +22,7 @@ from coterie.evidence.records import LaneEnd, LaneKey
 from coterie.evidence.settings import Settings
 from coterie.evidence.tables import (
     ANSWERS,
+    EXITS,
     EXTRA,
     KEYS,
     TABLES,
@@ -33,6 +34,7 @@ from coterie.evidence.tables import (
     find_implausible,
     find_last_evaluations,
     get_class_names,
+    get_grid,
 )
 
 if TYPE_CHECKING:
@@ -198,7 +200,18 @@ class Evidence:
         names = self.roster.column_names
         if "samples" not in names:
             return "classification"
-        return "regression" if "target_squares" in names else "multilabel" if "actual_0" in names else "next-token"
+        marks: dict[str, TaskName] = {"target_squares": "regression", "target_pairs": "survival", "actual_0": "multilabel"}
+        return next((task for name, task in marks.items() if name in names), "next-token")
+
+    @cached_property
+    def grid(self) -> tuple[float, ...]:
+        """The edges of the intervals of survival times."""
+        return get_grid(self.roster)
+
+    @cached_property
+    def exits(self) -> Ints:
+        """(n, 2, K + 1) each client's samples by the intervals that they complete: see `core.survival.count_exits`."""
+        return np.array([[self.get_roster_column(f"{name}{j}") for j in range(len(self.grid))] for name in EXITS]).transpose(2, 0, 1)
 
     @cached_property
     def tested(self) -> Ints:

@@ -17,6 +17,7 @@ from coterie._util.json_io import to_json_line, to_json_value
 from coterie.core.arrays import Array, Bools, Ints
 from coterie.core.asks import Evaluated
 from coterie.core.plan import Plan
+from coterie.core.survival import compute_brier_scores, count_concordant_pairs, count_exits, find_exits
 from coterie.core.tasks import CLASSIFICATION, FIXED_SUMS, Task, compute_credits
 from coterie.data.federation import Federation
 from coterie.evidence.records import SUMMARY_COLUMNS, Cost, LaneKey, RoundRecord, make_summary_columns
@@ -52,6 +53,8 @@ def summarize_test_parts(federation: Federation) -> dict[str, Array]:
         return samples | _make_class_columns(np.array([part.sum(axis=0, dtype=np.int64) for part in parts]))
     if task.name == "next-token":
         return samples
+    if task.name == "survival":
+        return samples | _summarize_times(parts, task) | _count_client_exits(federation)
     return samples | _summarize_targets(parts, task)
 
 
@@ -68,6 +71,47 @@ def _summarize_targets(parts: list[Array], task: Task) -> dict[str, Array]:
         "target_squares": np.array([((own - mean) ** 2).sum() for own, mean in zip(away, means, strict=True)]),
         "target_distance": np.array([np.abs(own).sum() for own in away]),
     }
+
+
+def _summarize_times(parts: list[Array], task: Task) -> dict[str, Array]:
+    """Of survival times: the Brier score of the Kaplan-Meier curve of training samples, the pairs that can be compared, and the events."""
+    grid, censoring, reference = (np.array(values) for values in (task.grid, task.censoring, task.reference))
+    usual = [np.broadcast_to(reference, (len(own), len(reference))) for own in parts]
+    return {
+        "target_brier": np.array([compute_brier_scores(*pair, grid, censoring).sum() for pair in zip(usual, parts, strict=True)]),
+        "target_pairs": np.array([float(count_concordant_pairs(np.zeros(len(own)), own)[1]) for own in parts]),
+        "target_events": np.array([float(find_exits(own, len(reference))[1].sum()) for own in parts]),
+    }
+
+
+EXITS = ("event_", "censored_")  # of the roster: samples of all parts by the intervals that they complete, for Kaplan-Meier curves
+
+
+def _count_client_exits(federation: Federation) -> dict[str, Array]:
+    intervals, central = len(federation.classes), federation.central
+    rows = [federation.y[np.concatenate([part[client] for part in federation.parts.values()])] for client in range(len(federation))]
+    exits = np.array([count_exits(own, intervals) for own in [*rows, *([] if central is None else [np.asarray(central[1])])]])
+    return make_exit_columns(exits)
+
+
+def make_exit_columns(exits: Array) -> dict[str, Array]:
+    """Columns of a roster from counts (n, 2, K + 1)."""
+    return {f"{name}{j}": exits[:, row, j].astype(np.int32) for row, name in enumerate(EXITS) for j in range(exits.shape[2])}
+
+
+GRID_KEY = b"grid"
+
+
+def add_grid(roster: pa.Table, grid: Sequence[float]) -> pa.Table:
+    """The roster with the edges of the intervals in which times are counted, where there are any."""
+    if not grid:
+        return roster
+    return roster.replace_schema_metadata({**(roster.schema.metadata or {}), GRID_KEY: json.dumps(list(grid)).encode()})
+
+
+def get_grid(roster: pa.Table) -> tuple[float, ...]:
+    """The edges that `add_grid` stored; empty where there are none."""
+    return tuple(map(float, json.loads((roster.schema.metadata or {}).get(GRID_KEY, b"[]"))))
 
 
 TABLES = ("rounds", "clients", "central", "mixing", "groups", "clusters", "absences", "notes", "timings")
@@ -139,7 +183,8 @@ def make_roster_table(federation: Federation) -> pa.Table:
     columns = {"id": pa.array(ids, pa.string()), "train": sizes.astype(np.int32), "group": groups.astype(np.int32)}
     if federation.unseen:
         columns[UNSEEN] = pa.array([federation.participants <= client < len(federation) for client in range(len(ids))])
-    return add_class_names(pa.table(columns | summarize_test_parts(federation)), federation.classes)
+    named = add_class_names(pa.table(columns | summarize_test_parts(federation)), federation.classes)
+    return add_grid(named, federation.task.grid)
 
 
 def _make_rounds(records: Sequence[RoundRecord], task: Task, sampled: bool) -> pa.Table:

@@ -45,14 +45,15 @@ def run_trial(make: Callable[[int], Method[Any]], init: InitialModels, ctx: Cont
 def choose_fewest_groups(accuracy: Doubles, samples: int, task: Task = CLASSIFICATION) -> int:
     """The fewest groups whose validation score is within one standard error of the best: more must earn their keep.
 
-    The error of a share of right answers, or, of a regression, that of R2 with many samples: 2 sqrt(R2) (1 - R2) / sqrt(n). Of texts,
+    The error of a share of right answers, or, of R2 and of the Brier score of survival times, which is built alike, that of R2 with many
+    samples: 2 sqrt(R2) (1 - R2) / sqrt(n). Of texts,
     whose scores have no such bound, TEXT_SCORE_SPREAD / sqrt(n), as if blocks of tokens were so many nats apart.
     """
     best = float(np.nanmax(accuracy))
     held = min(max(best, 0.0), 1.0)
     if task.name == "next-token":
         return 1 + int(np.argmax(np.nan_to_num(accuracy, nan=-np.inf) >= best - TEXT_SCORE_SPREAD / np.sqrt(samples)))
-    error = np.sqrt((4 * held * (1 - held) ** 2 if task.name == "regression" else held * (1 - held)) / samples)
+    error = np.sqrt((4 * held * (1 - held) ** 2 if task.has_units else held * (1 - held)) / samples)
     return 1 + int(np.argmax(np.nan_to_num(accuracy, nan=-np.inf) >= best - error))
 
 

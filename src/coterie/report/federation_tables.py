@@ -10,6 +10,7 @@ from coterie.analysis.auto_decisions import group_decisions, make_decision_table
 from coterie.analysis.findings import Finding
 from coterie.analysis.metrics import SCORES
 from coterie.analysis.verdict import TEST_NAMES, describe_score
+from coterie.core.survival import compute_kaplan_meier
 from coterie.report.charts.clients import PARTS, TOTAL
 from coterie.report.client_tables import (
     METHOD,
@@ -42,6 +43,7 @@ def build_tables(view: FederationView) -> dict[str, ReportTable]:
         build_client_table(view),
         *build_unseen_tables(view),
         *build_last_groups_table(view),
+        *build_survival_table(view),
     ]
     return {table.name: table for table in made}
 
@@ -283,6 +285,26 @@ def build_last_groups_table(view: FederationView) -> list[ReportTable]:
                 run = {"label": label, "draw": records.settings.draws[0], "seed": records.settings.seeds[place]}
                 rows.append(pd.DataFrame({**run, "client": records.ids, "group": groups[place, own.scope.last]}))
     return [ReportTable(view.id("groups"), "", pd.concat(rows, ignore_index=True))] if rows else []
+
+
+def build_survival_table(view: FederationView) -> list[ReportTable]:
+    """Of survival times, every client's events and censored times, and the shares without an event at the ends of the intervals."""
+    records = view.findings.records
+    if records.evidence.task != "survival":
+        return []
+    exits, grid = records.evidence.exits, records.evidence.grid
+    curves = compute_kaplan_meier(exits)
+    shares = {f"survival_{end:g}": curves[:, j] for j, end in enumerate(grid) if j}
+    counts = {"client": records.ids, "events": exits[:, 0].sum(axis=1), "censored": exits[:, 1].sum(axis=1)}
+    middle = len(grid) // 2
+    columns = (
+        Column("client", show_text("client")),
+        Column("events", show_amount("events")),
+        Column("censored", show_amount("censored")),
+        *(Column(f"at {grid[j]:g}, %", show_points(f"survival_{grid[j]:g}")) for j in dict.fromkeys((middle, len(grid) - 1))),
+    )
+    caption = "Events and censored times of all samples (those beyond the grid are censored at its end), and the Kaplan-Meier estimate."
+    return [ReportTable(view.id("survival-by-client"), caption, pd.DataFrame(counts | shares), columns)]
 
 
 def _make_frame(view: FederationView, row: Callable[[Finding], dict[str, Any]], labels: Sequence[str] | None = None) -> pd.DataFrame:

@@ -15,6 +15,7 @@ from coterie.core.specs import Registry
 from coterie.report.charts.accuracy import draw_accuracy, draw_costs, draw_ranks, draw_time_curves
 from coterie.report.charts.clients import draw_client_gains, draw_client_map, draw_decomposition, draw_stages
 from coterie.report.charts.groups import draw_co_membership, draw_groups, draw_weights
+from coterie.report.charts.survival import draw_kaplan_meier
 from coterie.report.client_tables import UNSEEN_HEADING
 from coterie.report.federation_view import FederationView
 from coterie.report.overview_section import render_first_screen, render_method_table
@@ -93,6 +94,11 @@ METRIC_NOTES = {
     "mae": " The explained absolute error is 1 less the absolute error over that of always predicting the mean of the training targets.",
     "likelihood": " The log-likelihood of texts is in nats, the mean over tokens. Perplexity, exp of its opposite, is the number "
     "of equally likely tokens with the same uncertainty; 0.01 more is 1 % less perplexity.",
+    "ipa": " The index of prediction accuracy is 1 less the integrated Brier score over that of the Kaplan-Meier curve of all training "
+    "samples: 1 is no error, 0 as good as the same curve for everyone, below 0 worse. Censored samples count by inverse probability of "
+    "censoring weights. The concordance index (Harrell's, 0.5 is chance) is of pairs within clients; calibration is events for each "
+    "expected one.",
+    "concordance": " The concordance index is Harrell's, of pairs within a client, and the mean over clients; 0.5 is chance.",
     "labels": " Every label of a sample is right or wrong, and all have the same weight.",
     "balanced_accuracy": " Balanced accuracy is a client's recall, averaged over its classes, and the mean over clients.",
     "f1": " F1 is a client's, averaged over classes or labels, and the mean over clients.",
@@ -101,7 +107,7 @@ METRIC_NOTES = {
 
 
 SHORT = {"methods": "Methods", "origin": "Origin of the gain", "who": "Clients", "grouping": "Groups", "counts": "Weights"}
-SHORT |= {"costs": "Cost", "settings": "Settings"}  # in the list of contents
+SHORT |= {"costs": "Cost", "settings": "Settings", "survival": "Survival"}  # in the list of contents
 
 
 def make_title(views: Sequence[FederationView]) -> str:
@@ -204,6 +210,7 @@ def _evidence_sections(
             view.metric.title,
             [*draw_accuracy(view), *draw_time_curves(view), *shown("two-classes"), *folded("scores", "sources")],
         ),
+        ("survival", "Survival", [*draw_kaplan_meier(view), *folded("survival-by-client")]),
         ("grouping", "The groups", [*draw_groups(view), *draw_co_membership(view), *draw_client_map(view), *folded("grouping")]),
         ("counts", "Weights of clients", draw_weights(view)),
         ("costs", "What it costs", [draw_costs(view), *folded("cost")]),

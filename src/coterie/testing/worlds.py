@@ -49,19 +49,25 @@ def make_world(model: str = "mclr") -> World:
 
 
 def make_task_federation(task: TaskName) -> Federation:
-    """The tiny federation with something else to predict from the same features: a number, or three labels."""
+    """The tiny federation with something else to predict from the same features: a number, three labels, or times in four intervals."""
     made = make_federation()
     weights = make_generator(make_key(0, "tiny", task)).normal(size=(FEATURES, CLASSES))
     assert made.central is not None
 
     def labels(x: Array) -> Array:
         outputs = x @ weights
+        if task == "survival":
+            return np.stack([4 / (1 + np.exp(outputs[:, 0])) + 0.5, outputs[:, 1] > -1], axis=1).astype(np.float32)
         return (outputs > 0).astype(np.uint8) if task == "multilabel" else (outputs[:, 0] / np.sqrt(FEATURES)).astype(np.float32)
 
     if task == "classification":
         return made
-    named = ("u", "v", "w") if task == "multilabel" else ("price",)
-    known = Task(task, mean=10.0, deviation=2.0) if task == "regression" else Task(task)
+    if task == "survival":
+        known = Task(task, grid=(0.0, 10.0, 20.0, 40.0, 80.0), censoring=(1.0, 0.9, 0.75, 0.6), reference=(0.9, 0.7, 0.4, 0.2))
+        named = tuple(f"interval {number}" for number in range(1, 5))
+    else:
+        named = ("u", "v", "w") if task == "multilabel" else ("price",)
+        known = Task(task, mean=10.0, deviation=2.0) if task == "regression" else Task(task)
     return made.replace(
         y=labels(made.x), central=(made.central[0], labels(made.central[0])), classes=named, task=known, name=f"tiny {task}"
     )

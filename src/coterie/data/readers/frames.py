@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from inspect import Parameter, Signature
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,8 +13,8 @@ import numpy as np
 from coterie._util.errors import UserError, find_duplicate, suggest_names
 from coterie.data.columns import Columns, StatedColumn
 from coterie.data.federation import SITES, Samples
-from coterie.data.labels import TaskWord, encode_label_columns
-from coterie.data.prepare import Categories, Impute, PrepOptions, Scale, StatisticsOf, describe_pending
+from coterie.data.labels import INTERVALS, MAX_INTERVALS, TaskWord, encode_label_columns, make_interval_names
+from coterie.data.prepare import GRID, Categories, Impute, PrepOptions, Scale, StatisticsOf, describe_pending
 from coterie.data.readers.files import find_path
 from coterie.data.readers.table_files import (
     BY_FILE,
@@ -66,6 +67,10 @@ class TableOptions:
     encoding: tuple[str, ...] | str | None = None
     decimal: str = "."
     site: str | None = None  # where each client is
+    time: str | None = None  # of survival times: the column of the time,
+    event: str | None = None  # and of whether the event was seen
+    intervals: int = INTERVALS  # of the grid, with equally many events in each
+    grid: tuple[float, ...] | float = ()  # or the ends of its intervals
 
     @property
     def preparation(self) -> PrepOptions:
@@ -78,7 +83,17 @@ class TableOptions:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return to_words(self.label)
+        return (self.time, self.event) if self.time is not None and self.event is not None else to_words(self.label)
+
+    @property
+    def is_survival(self) -> bool:
+        return self.time is not None or self.event is not None or self.task == "survival"
+
+    @property
+    def edges(self) -> tuple[float, ...]:
+        """The edges of a stated grid, from 0 on; none where it is found in the data."""
+        ends = (self.grid,) if isinstance(self.grid, int | float) else tuple(self.grid)
+        return (0.0, *(float(end) for end in ends if end != 0)) if ends else ()
 
     @property
     def by_file(self) -> bool:
@@ -89,7 +104,8 @@ class TableOptions:
     def roles(self) -> list[tuple[str, str]]:
         """The columns that are no features: what each is, and its name."""
         others = (("client", None if self.by_file else self.client), ("text", self.text), ("split", self.split), ("site", self.site))
-        return [*(("label", name) for name in self.labels), *((role, name) for role, name in others if name is not None)]
+        labels = zip(("time", "event"), self.labels, strict=False) if self.is_survival else (("label", name) for name in self.labels)
+        return [*labels, *((role, name) for role, name in others if name is not None)]
 
     @property
     def role_columns(self) -> list[str]:
@@ -103,6 +119,21 @@ class TableOptions:
         """Refuse settings that contradict each other or do not exist."""
         self.preparation.check(where)
         self.wording.check(where)
+        if self.is_survival:
+            self._check_times(where)
+
+    def _check_times(self, where: str) -> None:
+        for name, other in (("time", "event"), ("event", "time")):
+            if getattr(self, name) is not None and getattr(self, other) is None:
+                raise UserError(f"{where}: {name}={getattr(self, name)!r} needs {other}=COLUMN beside it.")
+        if self.time is not None and (self.label or self.task not in ("auto", "survival")):
+            raise UserError(f"{where}: time= and event= are the label of survival times: leave label= and task= out.")
+        if self.text is not None:
+            raise UserError(f"{where}: survival times are predicted from columns, not from texts yet: leave text= out.")
+        if not 1 <= self.intervals <= MAX_INTERVALS:
+            raise UserError(f"{where}: intervals={self.intervals} should lie between 1 and {MAX_INTERVALS}.")
+        if any(not np.isfinite(high) or high <= low for low, high in pairwise(self.edges)):
+            raise UserError(f"{where}: grid={self.grid} should be the ends of intervals: numbers above 0, each above the one before.")
 
 
 def _make_signature(*without: str) -> Signature:
@@ -129,7 +160,8 @@ def csv(*given: Any, **settings: Any) -> Samples:
     numbers for lstm and rnn, or, with a tokenizer, for text.
     `task` is inferred from the label (words: classes; fractions: a regression; several columns of 0 and 1: as many labels), or set.
     `columns` and `classes` state what all sites share where this one lacks a word or a class: columns=(age,'phone=HTC|Pixel'). `missing`
-    are marks of gaps such as '?', `sep`, `encoding` and `decimal` describe how the files are written.
+    are marks of gaps such as '?', `sep`, `encoding` and `decimal` describe how the files are written. Survival times have `time` and
+    `event` (1, or 0 where censored) in place of `label`, and `intervals` with equally many events each, or a `grid` of their ends.
     """
     return _load_table("csv", **CSV_SETTINGS.bind(*given, **settings).arguments)
 
@@ -175,6 +207,7 @@ def _load_table(kind: str, path: str, _data_dir: Path | None = None, **settings:
     known: dict[str, Any] = {"label": options.label or (), "client": options.client, "text": options.text, "split": options.split}
     known |= {} if options.site is None else {"site": options.site}
     known |= {} if options.task == "auto" else {"task": options.task}
+    known |= {"time": options.labels, "grid": options.edges or options.intervals} if options.is_survival else {}
     known |= {"clients": found.clients} if options.by_file else {}
     stated = {"columns": to_words(options.columns), "classes": to_words(options.classes)}
     known |= {name: value for name, value in (stated | asdict(dialect)).items() if value not in ((), ".")}
@@ -208,7 +241,7 @@ def _read_files(kind: str, found: TableFiles, options: TableOptions, dialect: Di
             heads = [[str(name) for name in frame] for frame in frames]
         for file, head in zip(found.files, heads, strict=True):
             check_columns(head, str(file))
-        if not options.label and heads[0]:
+        if not options.labels and heads[0]:
             options = replace(options, label=guess_label(heads[0], str(found.files[0]), kind))
         if len(heads) > 1:
             stated = options.state_columns(heads[0], str(found.files[0]))
@@ -261,7 +294,10 @@ def make_table(frame: "pd.DataFrame", where: str, options: TableOptions, rows: F
     for role, column in options.roles:
         if (lacking := (frame[column].isna() | (frame[column].astype(object) == "")).to_numpy()).any():
             raise UserError(f"{where}: {locate_row(int(lacking.argmax()), rows)} has no value in the {role} column {column!r}.")
-    labels = encode_label_columns([frame[name].tolist() for name in options.labels], options.labels, options.task, where, classes, rows)
+    task = "survival" if options.is_survival else options.task
+    labels = encode_label_columns([frame[name].tolist() for name in options.labels], options.labels, task, where, classes, rows)
+    if options.is_survival:
+        labels = replace(labels, classes=make_interval_names(len(options.edges) - 1 if options.edges else options.intervals))
     named = options.client is not None and not options.by_file
     owners, names = encode_names([str(value).strip() for value in frame[options.client]]) if named else (None, ())
     table = Table(
@@ -274,7 +310,8 @@ def make_table(frame: "pd.DataFrame", where: str, options: TableOptions, rows: F
         owner_names=names,
         stated=bool(classes),
         facts=({} if rows is None else {ROWS: rows.to_list()})
-        | ({} if options.site is None else {SITES: _collect_client_sites(frame, options, where)}),
+        | ({} if options.site is None else {SITES: _collect_client_sites(frame, options, where)})
+        | ({GRID: list(options.edges)} if options.is_survival and options.edges else {}),
     )
     if options.text is not None:
         made = TextColumn(options.text, options.wording).table(table)

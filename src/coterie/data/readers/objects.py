@@ -100,8 +100,8 @@ def _stack_columns(dataset: Any, columns: Sequence[str]) -> Array:
 def federation_from_frame(
     frame: "pd.DataFrame",
     *,
-    label: Sequence[str] | str,
     client: str,
+    label: Sequence[str] | str = (),
     name: str = "frame",
     groups: str | Mapping[str, Any] | None = None,
     **settings: Any,

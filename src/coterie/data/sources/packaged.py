@@ -4,6 +4,7 @@ import io
 import lzma
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -26,14 +27,14 @@ if TYPE_CHECKING:
 OPTIONS = TableOptions(label="label", client="client", scale="standard", impute="mean", categories="onehot")
 
 
-def make_packaged_set(name: str, tidy: Callable[[Sequence[bytes], str], "pd.DataFrame"]) -> DataSet:
+def make_packaged_set(name: str, tidy: Callable[[Sequence[bytes], str], "pd.DataFrame"], options: TableOptions = OPTIONS) -> DataSet:
     """The set of this name in the table of facts; `tidy` makes a frame of what lies in its package, with a client, a label and features."""
     facts = get_facts(name)
     package, members = Package(name=facts["package"], **_read_packages()[facts["package"]]), tuple(facts["members"])
 
     def read(root: Path) -> Table:
         where = str(root / package.path)
-        return make_table(tidy(package.members(root, members), where), where, OPTIONS)
+        return make_table(tidy(package.members(root, members), where), where, options)
 
     return make_data_set(name, read, files=(package.path,), package=package)
 
@@ -114,6 +115,23 @@ def tidy_births(raw: Sequence[bytes], where: str) -> "pd.DataFrame":
     )
 
 
+DIED = 2  # of the survival package's lung cancer data: 1 is censored
+
+
+def tidy_lung(raw: Sequence[bytes], where: str) -> "pd.DataFrame":
+    """Patients whose institution is known. Of the scores of their state the physician's and their own are kept."""
+    table = load_pickled_frame(raw[0], where)
+    table = table[table["inst"].notna()]
+    names = {"ph.ecog": "ecog", "ph.karno": "karnofsky_physician", "pat.karno": "karnofsky_patient", "meal.cal": "calories"}
+    return (
+        table[["time", "age", "sex", *names, "wt.loss"]]
+        .rename(columns={**names, "wt.loss": "weight_loss"})
+        .assign(event=(table["status"] == DIED).astype(int), client="institution-" + table["inst"].astype(int).astype(str))
+    )
+
+
+LUNG_OPTIONS = replace(OPTIONS, label=None, time="time", event="event", intervals=8, impute="median")
+LUNG = make_packaged_set("lung_institutions", tidy_lung, LUNG_OPTIONS)
 COVID = make_packaged_set("covid_clinics", tidy_tests)
 VALUES = make_packaged_set("wvs_countries", tidy_answers)
 STOPS = make_packaged_set("minneapolis_stops", tidy_police_stops)
@@ -123,6 +141,11 @@ BIRTHS = make_packaged_set("births_states", tidy_births)
 def covid_clinics(*, _data_dir: Path | None = None) -> Samples:
     """15,223 COVID-19 tests at 88 clinics and wards of a children's hospital: positive (6 %) or negative? Package needed."""
     return COVID.samples(data_dir=_data_dir)
+
+
+def lung_institutions(*, _data_dir: Path | None = None) -> Samples:
+    """227 patients with advanced lung cancer in 18 institutions: survival in days (164 died), on 8 intervals. Package needed."""
+    return LUNG.samples(data_dir=_data_dir)
 
 
 def wvs_countries(*, _data_dir: Path | None = None) -> Samples:

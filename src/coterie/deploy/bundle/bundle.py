@@ -113,7 +113,8 @@ if TYPE_CHECKING:
 class Predictions(NamedTuple):
     """A bundle's predictions for m samples."""
 
-    classes: Array  # (m,) class numbers; (m, L) labels of 0 and 1; (m,) numbers in the target's own units, or log-likelihoods of a token
+    # (m,) class numbers; (m, L) labels of 0 and 1; (m,) numbers in the target's own units, or log-likelihoods of a token; (m, K) survival
+    classes: Array
     probabilities: Doubles  # (m, C); of numbers (m, 0); of blocks of tokens (m, T), of each token
     models: Ints  # (m,) the row of the model that answered, or COMBINED
 
@@ -167,7 +168,8 @@ class Bundle:
         return np.array(self.classes, dtype=object)
 
     def predict(self, rows: "Rows", client: str | None = None) -> Array:
-        """Predict the class of each row, the number of a regression, the labels, or the mean log-likelihood of a text's tokens in nats.
+        """Predict the class of each row, the number of a regression, the labels, the mean log-likelihood of a text's tokens in nats, or the
+        probability of no event by the end of each interval (`task.grid`).
 
         Args:
             rows: A table in the client's own units; an array in those of training; for several inputs a tuple or a dictionary of arrays;
@@ -175,7 +177,8 @@ class Bundle:
             client: The client whose model answers. Default: the bundle's only one.
 
         Returns:
-            Classes by name (m,), numbers in the target's own units (m,), labels of 0 and 1 (m, L), or log-likelihoods (m,).
+            Classes by name (m,), numbers in the target's own units (m,), labels of 0 and 1 (m, L), log-likelihoods (m,), or survival
+            probabilities (m, K).
         """
         if self.task.name == "next-token":
             return score_texts(self, rows, client).log_likelihood
@@ -208,6 +211,8 @@ class Bundle:
             return Predictions(self.task.in_units(response[:, 0]), response[:, :0], models)
         if self.task.name == "next-token":
             return Predictions(compute_log_likelihoods(response).mean(axis=1), response, models)
+        if self.task.name == "survival":
+            return Predictions(response, response, models)
         if self.task.name == "multilabel":
             return Predictions((response >= THRESHOLD).astype(np.int64), response, models)
         sums = response.sum(axis=1, keepdims=True)  # of one where a model answers; a combiner's scores need not be
@@ -318,6 +323,8 @@ def find_contradiction(bundle: Bundle) -> str | None:
         return f"{len(bundle.features)} features named where the model takes {width}"
     if bundle.preparation is not None and bundle.preparation.features != bundle.features:
         return "a preparation that makes other features than it names"
+    if bundle.task.name == "survival" and len(bundle.task.grid) != classes + 1:
+        return f"a grid of {len(bundle.task.grid) - 1} intervals where the model has {classes} outputs"
     if bundle.schema is not None and (wrong := _find_schema_contradiction(bundle)):
         return wrong
     if bundle.worded is not None and bundle.worded.wording.shape != bundle.input_shape:

@@ -6,7 +6,6 @@ No pickle; damaged or foreign files are refused. A delivery from the server beco
 import hashlib
 import json
 import shutil
-from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import mkdtemp
@@ -56,9 +55,12 @@ class _Scale(_Strict):
 
 
 class _Task(_Strict):
-    name: Literal["regression", "multilabel", "next-token"]
+    name: Literal["regression", "multilabel", "next-token", "survival"]
     mean: FiniteFloat
     deviation: Annotated[FiniteFloat, Field(gt=0)]
+    grid: list[FiniteFloat] = []
+    censoring: list[FiniteFloat] = []
+    reference: list[FiniteFloat] = []
 
 
 class _ClientRow(_Strict):
@@ -182,7 +184,7 @@ def write_bundle(bundle: Bundle, folder: Path) -> None:
     parts |= {"inputs": bundle.several, "schema": bundle.schema}
     head |= {name: part.to_dict() for name, part in parts.items() if part is not None}
     if not bundle.task.counts_classes:
-        head["task"] = asdict(bundle.task)
+        head["task"] = bundle.task.to_dict()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if any(folder.iterdir()):
@@ -237,7 +239,7 @@ def read_bundle(folder: Path | str, model: str | None = None, *, trust: bool = F
             worded=None if head.worded is None else TextColumn.from_dict(head.worded),
             blocked=None if head.blocked is None else TextBlocker.from_dict(head.blocked),
             several=None if head.inputs is None else Inputs.from_dict(head.inputs),
-            task=CLASSIFICATION if head.task is None else Task(**head.task.model_dump()),
+            task=CLASSIFICATION if head.task is None else Task.from_dict(head.task.model_dump()),
             schema=None if head.schema_ is None else Schema.from_dict(head.schema_),
         )
         wrong = find_contradiction(bundle)

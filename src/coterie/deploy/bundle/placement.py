@@ -97,7 +97,8 @@ LEAST_ROWS = 4  # rows: two to place it by, and two for a half of them
 def find_label_column(data: str) -> str | None:
     """The label column that a study's own spec names, if it is one of a table; of several, with commas between."""
     try:
-        found = parse_path(data)[0].kwargs.get("label")
+        stated = parse_path(data)[0].kwargs
+        found = (stated["time"], stated["event"]) if {"time", "event"} <= set(stated) else stated.get("label")
         return ",".join(map(str, found)) if isinstance(found, tuple) else found
     except UserError:  # objects in memory have any name
         return None
@@ -125,7 +126,7 @@ def load_newcomer(
         raise UserError(f"{where} holds {len(y)} rows: a client is placed by {LEAST_ROWS} or more.")
     train, tests = _split_rows(len(y), name, test, data_seed)
     x, details = _prepare_rows(raw, train, known, name)
-    y = scale_targets(y, known.task) if known.task.name == "regression" else y
+    y = scale_targets(y, known.task) if known.task.has_units else y
     return Federation(
         name, x, y, known.classes, (name,), Parts.from_lists([train]), Parts.from_lists([tests]), provenance=details, task=known.task
     )
@@ -179,7 +180,7 @@ class Placement:
     model: str  # the name of what answers for it: "group 2", "global"
     placed_by: int  # rows
     judged: int  # rows kept aside
-    score: float  # on those: accuracy, share of right labels, mean absolute error in the target's own units, or log-likelihood of a token
+    score: float  # on those: accuracy, share of right labels, mean absolute error in the target's units, log-likelihood, Brier score
     low: float  # of the score, a 95 % interval
     high: float
     usual: float  # the score of always predicting what is usual among the rows it was placed by; of texts, of the model before training
@@ -220,7 +221,7 @@ def _score_newcomer(bundle: Bundle, new: Federation) -> RowScores:
     (name,), tests, x = new.ids, new.test[0], np.asarray(new.x[new.test[0]])
     if new.task.name == "next-token":
         return score_blocks(bundle.answer(x, name).classes, score_untrained(bundle, x)) if len(x) else NO_SCORES
-    y = new.task.in_units(new.y) if new.task.name == "regression" else new.y
+    y = new.task.in_units(new.y) if new.task.has_units else new.y
     guessed = bundle.answer(x, name).classes if len(x) else y[:0]
     return score_rows(guessed, y[tests], y[new.train[0]], new.task)
 

@@ -13,12 +13,13 @@ import numpy as np
 from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Doubles
 from coterie.core.layout import Inputs
+from coterie.core.survival import compute_brier_scores, compute_mean_times, count_concordant_pairs
 from coterie.core.tasks import Task
 from coterie.data.column_statistics import Scaling
 from coterie.data.columns import StatedColumn, make_missing_columns_error
 from coterie.data.federation import Federation
 from coterie.data.labels import encode_array_labels, parse_number, split_labelled_frame
-from coterie.data.prepare import get_preparation
+from coterie.data.prepare import get_preparation, scale_targets
 from coterie.data.readers.files import read_npz
 from coterie.data.readers.frames import check_columns
 from coterie.data.schema import SCHEMA, Schema
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 
 SCORE_NAMES = {"classification": "accuracy", "multilabel": "share of right labels", "regression": "absolute error"}
+SCORE_NAMES |= {"survival": "Brier score"}
 
 
 @dataclass(frozen=True)
@@ -48,14 +50,20 @@ NO_SCORES = RowScores(nan, nan, nan, nan)
 
 
 def score_each_row(response: Array, true: Array, task: Task) -> Doubles:
-    """(m,) whether each answer is right, the share of its labels that are, or how far off it is in the target's own units."""
+    """(m,) whether each answer is right, the share of its labels that are, how far off it is in the target's own units, or its part of the
+    integrated Brier score, by the censoring of the training samples."""
+    if task.name == "survival":
+        return compute_brier_scores(response, scale_targets(true, task), np.array(task.grid), np.array(task.censoring))
     if task.name == "regression":
         return np.abs(np.asarray(response, dtype=np.float64) - true)
     return np.asarray((response == true).mean(axis=1) if task.name == "multilabel" else response == true, dtype=np.float64)
 
 
 def compute_baseline(known: Array, task: Task) -> Array:
-    """What is usual among labels: the commonest class, each label's commonest mark, or the mean target."""
+    """What is usual among labels: the commonest class, each label's commonest mark, or the mean target; of survival times the Kaplan-Meier
+    curve of all training samples."""
+    if task.name == "survival":
+        return np.array(task.reference)
     if task.name == "regression":
         return np.asarray(known.mean())
     return np.asarray((known.mean(axis=0) >= 0.5).astype(np.int64) if task.name == "multilabel" else np.bincount(known).argmax())
@@ -68,7 +76,8 @@ def score_rows(response: Array, true: Array, known: Array, task: Task) -> RowSco
     if not len(true):
         return NO_SCORES
     values = score_each_row(response, true, task)
-    plain = score_each_row(np.broadcast_to(compute_baseline(known, task), true.shape), true, task)
+    usual = compute_baseline(known, task)
+    plain = score_each_row(np.broadcast_to(usual, (len(true), *np.shape(response)[1:])), true, task)
     mean = float(values.mean())
     if task.counts_classes:
         within = stats.binomtest(int(values.sum()), len(values)).proportion_ci(method="wilson")
@@ -101,6 +110,12 @@ def describe_row_scores(response: Array, true: Array, task: Task) -> tuple[str, 
         exact = int((response == true).all(axis=1).sum())
         words = f"{100 * values.mean():.1f} % of the labels right, all of them in {exact} of {rows} rows"
         return words, {"labels": float(values.mean()), "exact": exact / rows}
+    if task.name == "survival":
+        mean = float(values.mean())
+        right, pairs = count_concordant_pairs(compute_mean_times(response, np.array(task.grid)), true)
+        concordance = right / pairs if pairs else nan
+        order = f", concordance index {concordance:.3f}" if pairs else ""
+        return f"integrated Brier score {mean:.4g}{order}", {"brier": mean, "concordance": concordance}
     mae, squares = float(values.mean()), float((values**2).mean())
     spread = float(np.var(true))
     r2 = 1 - squares / spread if spread > 0 else nan

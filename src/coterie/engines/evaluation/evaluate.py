@@ -2,7 +2,7 @@
 
 Models that answer for equally many samples are stacked. A slice of a stacked product is the product of that model alone, of the same
 shape, so the bits are those of one model at a time. Tallies are filled block by block: classes, errors of numbers, several labels per
-sample, tokens of texts.
+sample, tokens of texts, survival times.
 """
 
 from abc import ABC, abstractmethod
@@ -14,6 +14,14 @@ import numpy as np
 from coterie.core.arrays import Array, Bools, Doubles, Floats, Ids, Ints
 from coterie.core.asks import AskErrors, Errors, Evaluate, Evaluated, Losses, LossTable
 from coterie.core.serving import COMBINED, Serving
+from coterie.core.survival import (
+    compute_brier_scores,
+    compute_likelihoods,
+    compute_mean_times,
+    count_concordant_pairs,
+    count_expected_events,
+    find_exits,
+)
 from coterie.core.tasks import MIN_LOG_LIKELIHOOD, Task
 from coterie.core.vectors import on_device
 from coterie.data.federation import Federation, Parts
@@ -115,6 +123,8 @@ def compute_score_losses(scores: Doubles, y: Array, task: Task) -> Doubles:
         return np.asarray((scores[:, 0] - y) ** 2)
     if task.name == "next-token":
         return np.asarray(-np.log(np.maximum(scores, np.exp(MIN_LOG_LIKELIHOOD))).mean(axis=1))
+    if task.name == "survival":
+        return np.asarray(-np.log(np.maximum(compute_likelihoods(scores, y), 1e-12)))
     if task.name == "multilabel":
         chances = np.where(y > 0, scores, 1 - scores)
         return np.asarray(-np.log(np.maximum(chances, 1e-12)).mean(axis=1))
@@ -225,8 +235,11 @@ def compute_squared_errors(predicted: Doubles, actual: Array, task: Task) -> tup
     """(m,) twice: squared errors of the predicted class numbers, and of the probabilities (FedSim, Eq. 15-16).
 
     A regression predicts numbers, so both are its squared error; several labels are each predicted or not; of texts it is the probability
-    that is missing to a token.
+    that is missing to a token, of survival times the Brier score.
     """
+    if task.name == "survival":
+        found = compute_brier_scores(predicted, actual, np.array(task.grid), np.array(task.censoring))
+        return found, found
     if task.name == "next-token":
         missing = ((1 - predicted) ** 2.0).mean(1)
         return missing, missing
@@ -354,6 +367,27 @@ class TokenTally(SumTally):
         return np.asarray(likelihoods, dtype=np.float64)
 
 
+class TimeTally(SumTally):
+    """Of survival times: Brier scores, pairs in the right order, and events that are expected; of each sample its Brier score is kept.
+
+    Pairs are those within a client: nobody compares samples of two.
+    """
+
+    def take(self, owners: Ints, scores: Doubles, y: Array) -> Doubles:
+        brier, expected = self._compute_brier(scores, y), count_expected_events(scores, y)
+        for owner in np.unique(owners):
+            own = owners == owner
+            self.sums[owner, [2, 5]] += count_concordant_pairs(compute_mean_times(scores[own], np.array(self.task.grid)), y[own])
+        usual = np.broadcast_to(np.array(self.task.reference), scores.shape)
+        events = find_exits(y, scores.shape[1])[1]
+        for place, values in ((1, brier), (3, expected), (4, self._compute_brier(usual, y)), (6, events.astype(np.float64))):
+            self.sums[:, place] += self._by_owner(owners, values)
+        return brier
+
+    def _compute_brier(self, scores: Doubles, y: Array) -> Doubles:
+        return compute_brier_scores(scores, y, np.array(self.task.grid), np.array(self.task.censoring))
+
+
 WORTH_CLASSES, FEW_CLASSES = 256, 64  # samples from which on, and classes up to which, going class by class pays
 
 
@@ -426,5 +460,10 @@ def make_tally(n: int, task: Task, outputs: int) -> "ClassTally | SumTally":
     """The tally of n rows for a task."""
     if task.counts_classes:
         return ClassTally(n, outputs)
-    kinds: dict[str, type[SumTally]] = {"regression": ErrorTally, "multilabel": LabelTally, "next-token": TokenTally}
+    kinds: dict[str, type[SumTally]] = {
+        "regression": ErrorTally,
+        "multilabel": LabelTally,
+        "next-token": TokenTally,
+        "survival": TimeTally,
+    }
     return kinds[task.name](n, task, task.labels(outputs))

@@ -5,6 +5,7 @@ import numpy as np
 from coterie.core.arrays import Array, Doubles, Floats, Ints
 from coterie.core.asks import Evaluate, Evaluated
 from coterie.core.serving import COMBINED, Neighbours
+from coterie.core.survival import compute_kaplan_meier, find_exits
 from coterie.core.tasks import Task
 from coterie.data.federation import Parts
 from coterie.engines.evaluation.evaluate import compute_score_losses, make_tally
@@ -42,9 +43,16 @@ def evaluate_with_neighbours(ask: Evaluate, neighbours: Neighbours, space: Works
 def answer_from_neighbours(
     own: Doubles, store: Doubles, same: Array, labels: Array, neighbours: Neighbours, outputs: int, task: Task
 ) -> Doubles:
-    """(m, C) what the nearest of the store (N, f) answer for samples (m, f): shares of classes, or means of numbers or labels."""
-    values = np.eye(outputs)[labels] if task.counts_classes else np.asarray(labels, dtype=np.float64).reshape(len(labels), -1)
-    found = np.empty((len(own), outputs))
+    """(m, C) what the nearest of the store (N, f) answer for samples (m, f): shares of classes, means of numbers or labels, or the
+    Kaplan-Meier curve of their times."""
+    if task.name == "survival":
+        completed, died = find_exits(labels, outputs)
+        edges = np.arange(outputs + 1)
+        exits = np.stack([(completed[:, None] == edges) & own[:, None] for own in (died, ~died)], axis=1)
+        values = exits.reshape(len(labels), -1).astype(np.float64)
+    else:
+        values = np.eye(outputs)[labels] if task.counts_classes else np.asarray(labels, dtype=np.float64).reshape(len(labels), -1)
+    found = np.empty((len(own), values.shape[1]))
     together = max(1, TOGETHER // len(store))
     for at in range(0, len(own), together):
         piece = own[at : at + together]
@@ -54,7 +62,7 @@ def answer_from_neighbours(
         away = np.take_along_axis(squares, nearest, axis=1)
         weights = np.exp(-(away - away[:, :1]) / (store.shape[1] * neighbours.scale))  # the nearest has 1: no sum is zero
         found[at : at + together] = np.einsum("mk,mkc->mc", weights / weights.sum(axis=1, keepdims=True), values[nearest])
-    return found
+    return compute_kaplan_meier(found.reshape(len(own), 2, -1))[:, 1:] if task.name == "survival" else found
 
 
 def _compute_features(space: Workspace, model: Floats, rows: Ints) -> Doubles:
