@@ -1,4 +1,4 @@
-"""Studies of numbers and of labels: grown, resumed, attacked, drifting, tuned, with a loss that is said."""
+"""Studies of numbers, of labels and of survival times: grown, resumed, attacked, drifting, tuned, with a loss that is said."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from coterie.core.tasks import TaskName
 from coterie.evidence import digest
 from coterie.run.study import study
 
-TASKS: tuple[TaskName, ...] = ("regression", "multilabel")
+TASKS: tuple[TaskName, ...] = ("regression", "multilabel", "survival")
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -194,7 +194,7 @@ def _fit_grid(rows: Sequence[Doubles], federation: Federation) -> Task:
         raise UserError(
             f"{where} hold no event: all times are censored, and there is nothing to predict; is the event column the right one?"
         )
-    if count < intervals:
+    if not stated and count < intervals:
         raise UserError(f"{where} hold {count} events for {intervals} intervals: use intervals={count} or fewer, or state a grid.")
     edges = stated or [0.0, *compute_quantiles(events, [j / intervals for j in range(1, intervals + 1)])[:, 0].tolist()]
     if len(different := sorted(set(edges))) < len(edges):

@@ -30,8 +30,9 @@ def linear(
     """Numbers, labels, or survival times, of a linear model that each of the groups has to itself; client i is in group i modulo groups.
 
     x ~ N(0, 1) in every feature. A regression's target is 50 + 10 (x w_g + noise e) with w_g ~ N(0, 1) and e ~ N(0, 1); label l of several
-    is set where x w_{g,l} + noise e is above 0. A survival time is 100 exp(-(x w_g + noise e)) times an exponential one, censored at an
-    exponential time of mean 300, on 8 intervals. Sizes run from half of `samples` to one and a half times as many, evenly. Every draw is
+    is set where x w_{g,l} + noise e is above 0. A survival time is 100 exp(-(x w_g + noise e) / sqrt(features)) times an exponential one,
+    censored at an exponential time of mean 300, on 8 intervals.
+    Sizes run from half of `samples` to one and a half times as many, evenly. Every draw is
     keyed: more clients leave the earlier ones as they were.
     """
     title = "Data set 'linear'"
@@ -53,7 +54,7 @@ def linear(
         x = rng.normal(size=(n, features))
         signal = x @ weights + noise * rng.normal(size=(n, outputs))
         xs.append(x.astype(np.float32))
-        ys.append(_draw_times(signal[:, 0], rng) if task == "survival" else _make_labels(signal, task))
+        ys.append(_draw_times(signal[:, 0] / np.sqrt(features), rng) if task == "survival" else _make_labels(signal, task))
         parts.append(split_client(begin + np.arange(n), test, validation))
         begin += n
     names = {"multilabel": tuple(f"label {i}" for i in range(labels)), "survival": make_interval_names(8), "regression": ("target",)}

@@ -14,7 +14,7 @@ from coterie.report.style import GREY, pick_group_colours
 
 ALL, CLIENTS, ONE_CLIENT = "all clients", "Clients", "one client"
 MIN_DRAWN = 5  # samples from which on a client has a curve of its own
-INK = "#888888"  # of the curve of all clients: it is seen on light and dark pages
+ALL_COLOUR = "#a3428c"  # of the curve of all clients: no group has it, and it is seen on light and dark pages
 MAX_GROUPS = 12  # groups up to which each has a colour that can be told from the others
 
 
@@ -28,10 +28,10 @@ def draw_kaplan_meier(view: FederationView) -> list[Figure]:
         row for panel, labels in groupings.items() for row in _group_rows(panel, labels, evidence.exits, evidence.grid)
     ]
     names = sorted({row["curve"] for row in rows} - {ALL, ONE_CLIENT}, key=lambda name: int(name.split()[-1]))
-    scale = alt.Scale(domain=[ALL, ONE_CLIENT, *names], range=[INK, GREY, *pick_group_colours(max(len(names), 1))[: len(names)]])
+    scale = alt.Scale(domain=[ALL, ONE_CLIENT, *names], range=[ALL_COLOUR, GREY, *pick_group_colours(max(len(names), 1))[: len(names)]])
     chart = (
         alt.Chart(inline_rows(rows))
-        .mark_line(interpolate="step-after", strokeWidth=2)
+        .mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=18))  # known at the ends of intervals: no steps in between
         .encode(
             x=alt.X("time:Q", title="time", scale=alt.Scale(nice=False)),
             y=alt.Y("survival:Q", title="without an event, %", scale=alt.Scale(domain=[0, 100])),
@@ -54,7 +54,8 @@ def _list_groupings(view: FederationView) -> Iterator[tuple[str, Ints]]:
     """By panel, the group of each client; those of many groups are left out."""
     records, last = view.findings.records, view.findings.scope.last
     found = {} if records.truth is None else {"True groups": np.asarray(records.truth)}
-    found |= {view.name(label): np.asarray(records.groups[label][view.seed, last]) for label in view.methods if label in records.groups}
+    shown = [label for label in view.shown_methods if label in records.groups]
+    found |= {view.name(label): np.asarray(records.groups[label][view.seed, last]) for label in shown}
     yield from ((panel, labels) for panel, labels in found.items() if 0 < len(np.unique(labels[labels >= 0])) <= MAX_GROUPS)
 
 

@@ -1,0 +1,81 @@
+"""Survival times the whole way: files of sites, study, metrics, page, bundle, predictions and a new client."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import coterie as ct
+from coterie._util.errors import UserError
+from coterie.analysis.record_reader import read_records
+from coterie.core.survival import compute_kaplan_meier
+from coterie.deploy.bundle.export import find_study, load_served_models
+from coterie.deploy.bundle.files import HEAD_FILE, read_bundle, write_bundle
+from coterie.evidence.reader import Evidence
+from coterie.report.report import write_report
+
+
+def write_sites(folder: Path, sites: int = 3, rows: int = 24) -> Path:
+    """Files in which older patients die sooner."""
+    for site in range(sites):
+        rng = np.random.default_rng(site)
+        age = rng.uniform(30, 90, rows).round()
+        days = (400 * np.exp(-age / 30) * rng.exponential(size=rows)).round(1) + 0.5
+        pd.DataFrame({"age": age, "days": days, "died": (rng.random(rows) < 0.8).astype(int)}).to_csv(folder / f"s{site}.csv", index=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_sites(tmp_path_factory.mktemp("sites"))
+    out = tmp_path_factory.mktemp("study") / "out"
+    data = f"csv('{folder}',time=days,event=died,intervals=4,scale=standard)/natural(test=0.3)"
+    ct.compare(["fedgroup(groups=2)"], data=data, out=out, rounds=3, seeds=[0], lr=0.3, controls=False)
+    return out
+
+
+def test_scores_are_those_of_the_samples_pooled(found: Path) -> None:
+    records = read_records(Evidence.open(find_study(found)))
+    evidence = records.evidence
+    assert (evidence.task, records.metric.name, len(evidence.grid)) == ("survival", "ipa", 5)
+    rows = evidence.frame("clients").query("round == 3 and method == @records.settings.methods[0]")
+    reference, pairs, events = (evidence.get_roster_column(f"target_{name}") for name in ("brier", "pairs", "events"))
+    assert records.accuracy[0, 0, -1] == pytest.approx(1 - rows["brier_error"].sum() / reference.sum())
+    assert records.concordance[0, 0, -1] == pytest.approx(rows["concordant_pairs"].sum() / pairs.sum())
+    assert records.brier[0, 0, -1] == pytest.approx(rows["brier_error"].sum() / records.test.sum())
+    assert records.calibration[0, 0, -1] == pytest.approx(events.sum() / rows["expected_events"].sum())
+    by_client = read_records(evidence, "concordance")
+    assert by_client.accuracy[0, 0, -1] == pytest.approx((rows["concordant_pairs"].to_numpy() / pairs).mean())
+    assert evidence.exits.sum() == 72  # all parts
+
+
+def test_the_page_draws_curves_of_clients_and_groups(found: Path) -> None:
+    write_report(found)
+    page = (found / "report.html").read_text()
+    spec = json.loads(page.partition('id="kaplan-meier"')[2].partition('json">')[2].partition("</script>")[0])
+    rows = next(iter(spec["datasets"].values())) if "datasets" in spec else spec["data"]["values"]
+    evidence = Evidence.open(find_study(found))
+    whole = [row["survival"] for row in rows if row["who"] == "all clients"]
+    np.testing.assert_allclose(whole, 100 * compute_kaplan_meier(evidence.exits.sum(axis=0)), atol=0.006)
+    assert {row["panel"] for row in rows} == {"Clients", "FedGroup"}
+    assert {row["who"] for row in rows} >= {"s0", "s1", "s2", "group 0"}
+    assert (found / "tables" / "survival-by-client.csv").exists()
+
+
+def test_a_bundle_predicts_survival_on_its_grid(found: Path, tmp_path: Path) -> None:
+    made = load_served_models(find_study(found), "fedgroup(groups=2)").bundle(["s1"])
+    write_bundle(made, tmp_path / "b")
+    read = read_bundle(tmp_path / "b")
+    assert read.task == made.task
+    curves = read.predict(pd.DataFrame({"age": [40, 60, 85]}))
+    assert curves.shape == (3, 4)
+    assert (np.diff(curves, axis=1) <= 0).all()
+    assert curves[0, -1] > curves[2, -1]
+    head = tmp_path / "b" / HEAD_FILE
+    stored = json.loads(head.read_text())
+    stored["task"]["grid"] = stored["task"]["grid"][:-1]
+    head.write_text(json.dumps(stored))
+    with pytest.raises(UserError, match="grid"):
+        read_bundle(tmp_path / "b")
