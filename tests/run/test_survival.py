@@ -32,7 +32,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_sites(tmp_path_factory.mktemp("sites"))
     out = tmp_path_factory.mktemp("study") / "out"
     data = f"csv('{folder}',time=days,event=died,intervals=4,scale=standard)/natural(test=0.3)"
-    ct.compare(["fedgroup(groups=2)"], data=data, out=out, rounds=3, seeds=[0], lr=0.3, controls=False)
+    ct.compare(["fedavg", "fedgroup(groups=2)"], data=data, out=out, rounds=3, seeds=[0], lr=0.3, controls=False)
     return out
 
 

@@ -95,7 +95,7 @@ METRIC_NOTES = {
     "likelihood": " The log-likelihood of texts is in nats, the mean over tokens. Perplexity, exp of its opposite, is the number "
     "of equally likely tokens with the same uncertainty; 0.01 more is 1 % less perplexity.",
     "ipa": " The index of prediction accuracy is 1 less the integrated Brier score over that of the Kaplan-Meier curve of all training "
-    "samples: 1 is no error, 0 as good as the same curve for everyone, below 0 worse. Censored samples count by inverse probability of "
+    "samples: 1 is no error, 0 as good as the same curve for all samples, below 0 worse. Censored samples count by inverse probability of "
     "censoring weights. The concordance index (Harrell's, 0.5 is chance) is of pairs within clients; calibration is events for each "
     "expected one.",
     "concordance": " The concordance index is Harrell's, of pairs within a client, and the mean over clients; 0.5 is chance.",

@@ -25,12 +25,12 @@ Place = Callable[..., Path]
 def place(root: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """Put a small package in place of a set's own, and expect its counts."""
 
-    def placing(module: Any, name: str, tidy: Any, contents: list[bytes], samples: int, clients: int) -> Path:
+    def placing(module: Any, name: str, tidy: Any, contents: list[bytes], samples: int, clients: int, *options: Any) -> Path:
         known = getattr(module, name)
         facts = get_facts(known.name)
         sha256 = placed(root, known.package.file, dict(zip(facts["members"], contents, strict=True)))
         monkeypatch.setitem(packaged._read_packages()[facts["package"]], "sha256", sha256)
-        made = packaged.make_packaged_set(known.name, tidy)
+        made = packaged.make_packaged_set(known.name, tidy, *options)
         monkeypatch.setattr(module, name, replace(made, counts={"train": samples}, clients=clients))
         return root
 
@@ -81,6 +81,17 @@ def test_covid_tests_keep_nothing_that_the_result_tells(place: Place) -> None:
     assert set(found.columns) == known | {"age", "pan_day", "drive_thru_ind", "orderset", "client", "label"}
     assert found["age"].tolist() == [1.5 * i for i in range(12) if i % 4 != 3]
     assert found.loc[found["payor_group=commercial"] == 0, "pan_day"].tolist() == [5, 9, 13]  # a gap among words has none set
+
+
+def test_lung_patients_have_times_events_and_an_institution(place: Place) -> None:
+    n = 40
+    scores = {name: np.arange(n) % 5 for name in ("ph.ecog", "ph.karno", "pat.karno", "meal.cal", "wt.loss", "age", "sex")}
+    times = {"inst": [3.0, 11.0, *[np.nan], 3.0] * (n // 4), "time": np.arange(n) + 1, "status": [2, 1, 2, 2] * (n // 4)}
+    root = place(packaged, "LUNG", packaged.tidy_lung, [pickled(pd.DataFrame({**times, **scores}))], 30, 2, packaged.LUNG_OPTIONS)
+    made = load("lung_institutions/natural(test=0.2)", data_dir=root)
+    assert (made.ids, made.task.name, len(made.task.grid)) == (("institution-11", "institution-3"), "survival", 9)
+    whole = made.task.in_units(made.y)
+    assert whole[np.argsort(whole[:, 0]), 1].tolist() == [1.0, 0.0, 1.0] * (n // 4)  # 2 is dead
 
 
 def test_answers_are_joined_by_person_and_need_a_country(place: Place) -> None:
@@ -252,7 +263,7 @@ def test_another_file_of_the_name_is_refused_and_nothing_of_it_is_read(root: Pat
 
 def test_every_package_is_pinned_and_every_set_has_its_facts() -> None:
     found = {name: known.package for name, known in DATA_SETS.items() if known.package}
-    assert len(found) == 8
+    assert len(found) == 9
     for name, package in found.items():
         assert package is not None
         assert len(package.sha256) == 64

@@ -370,7 +370,7 @@ class TokenTally(SumTally):
 class TimeTally(SumTally):
     """Of survival times: Brier scores, pairs in the right order, and events that are expected; of each sample its Brier score is kept.
 
-    Pairs are those within a client: nobody compares samples of two.
+    Pairs are those within a client: samples of two clients are never compared.
     """
 
     def take(self, owners: Ints, scores: Doubles, y: Array) -> Doubles:

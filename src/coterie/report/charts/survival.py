@@ -73,7 +73,7 @@ def _group_rows(panel: str, labels: Ints, exits: Array, grid: Sequence[float]) -
 
 
 def make_curve_rows(panel: str, curve: str, who: str, exits: Array, grid: Sequence[float]) -> Rows:
-    """The points of a curve; it ends where nobody is left at risk."""
+    """The points of a curve; it ends where no sample is left at risk."""
     survival, risk = compute_kaplan_meier(exits), count_at_risk(exits)
     last = int((risk > 0).sum())
     return [
