@@ -80,15 +80,34 @@ def two_models(age: int, groups: list[int]) -> StructuredState:
     return StructuredState(np.array([[0, 0], [9, 9]], np.float32), np.array(groups), True, age)
 
 
-def test_once_models_differ_clients_take_the_one_with_the_lowest_loss() -> None:
+def test_once_models_differ_clients_are_clustered_by_their_losses_and_clusters_get_different_models() -> None:
+    """Client 1 loses least with model 0, as clients 0 and 2 do; of the two clusters one gets model 1. Client 3 has hard samples:
+    what it loses more under both models makes no cluster of it."""
     ctx = make_context(SIZES)
-    table = LossTable(np.array([0, 1, 3]), np.array([[0.1, 0.2], [0.3, 0.2], [0.9, 0.1]]), np.array([1, 3, 2]))
-    after, (losses, train) = run_dialogue(Structured().round(two_models(2, [0, 0, 1, 1]), ctx), table, REPLY)
+    table = LossTable(np.array([0, 1, 3]), np.array([[0.1, 0.9], [0.3, 0.4], [5.2, 5.2]]), np.array([1, 3, 2]))
+    after, (losses, train) = run_dialogue(Structured().round(two_models(2, [0, 0, 0, 1]), ctx), table, REPLY)
     assert isinstance(losses, Losses)
-    assert train.start.tolist() == [0, 1, 1, 1]  # client 2 did not answer, and stays
-    np.testing.assert_allclose(after.models, [[1.0, 1.0], [37 / 7, 37 / 7]])  # (3 * 3 + 2 * 6 + 2 * 8) / 7
-    assert after.groups.tolist() == [0, 1, 1, 1]
+    assert train.start.tolist() == [0, 1, 0, 1]  # client 2 did not answer, and stays
+    np.testing.assert_allclose(after.models, [[13 / 3, 13 / 3], [5.0, 5.0]])  # (1 + 2 * 6) / 3, (3 * 3 + 2 * 8) / 5
+    assert after.groups.tolist() == [0, 1, 0, 1]
     assert ctx.notes.named["switched"] == 1
+    assert after.settled == 0
+
+
+def test_losses_are_asked_until_no_client_has_moved_for_three_rounds() -> None:
+    table = LossTable(np.arange(4), np.array([[0.1, 0.9], [0.1, 0.8], [0.9, 0.1], [0.8, 0.1]]), np.array(SIZES))
+    state = two_models(2, [0, 0, 1, 1])
+    for settled in (1, 2, 3):
+        state, asks = run_dialogue(Structured().round(state, make_context(SIZES)), table, REPLY)
+        assert (state.settled, len(asks)) == (settled, 2)
+    _, (train,) = run_dialogue(Structured().round(state, make_context(SIZES)), REPLY)
+    assert isinstance(train, Train)
+
+
+def test_clients_outside_the_cohort_are_asked_too_for_groups_need_members() -> None:
+    ctx = make_context(SIZES, plan=replace(make_context(SIZES).plan, cohort=2))
+    round_ = Structured().round(two_models(2, [0, 0, 1, 1]), ctx)
+    assert next(round_).clients.tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(("age", "settings"), [(1, {}), (2, {"refine": False}), (2, {"assign": "random"})])

@@ -7,7 +7,6 @@ Bhatia, Papadis, Kodialam, Lakshman and Chakrabarty, "CLoVE: Personalized Federa
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from coterie.core.arrays import Doubles, Ids, Ints
 from coterie.core.asks import Losses, Train
@@ -20,7 +19,7 @@ from coterie.grouping.kmeans import kmeans
 from coterie.methods.averaging import Weighting, compute_weights
 from coterie.methods.controls import get_true_groups
 from coterie.methods.group_number import GroupNumber, GroupNumberMixin
-from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups
+from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups, match_models
 
 
 @dataclass(frozen=True)
@@ -91,10 +90,7 @@ class CLoVE(GroupedMethod[LossGroups], GroupNumberMixin):
         """(n,) the model of each client's cluster, from loss vectors (n, K)."""
         reads = self.groups == "auto" and self.choice not in ("structure", "trial")  # step 7: of more models than there may be groups
         number = min(self.read_number(None if reads else losses.shape[1], losses, ctx), losses.shape[1])
-        labels = kmeans(losses, number, ctx.rng("clusters"))  # step 3
-        cost = np.array([losses[labels == j].sum(axis=0) for j in range(int(labels.max()) + 1)])  # (clusters, K)
-        _, model = linear_sum_assignment(cost)  # step 4: the Hungarian method
-        return np.asarray(model[labels], dtype=np.int64)
+        return match_models(losses, kmeans(losses, number, ctx.rng("clusters")))  # steps 3 and 4
 
     def place(self, state: LossGroups, new: Ids, ctx: Context) -> Round[Ids]:
         """Step 8: a late client joins the nearest centre of loss vectors; before there are any, late clients make them."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie._util.errors import UserError
+from coterie._util.threads import use_one_thread
 from coterie.core.arrays import Doubles, Floats, Ids, Ints
 from coterie.core.asks import Train
 from coterie.core.layout import InitialModels
@@ -85,7 +86,8 @@ class Continuum(Method[ContinuumState]):
         if len(probes.clients) < 2:
             return state
         weights = np.array(state.weights)
-        found = compute_neighbour_weights(probes.halves, probes.sizes)
+        with use_one_thread():
+            found = compute_neighbour_weights(probes.halves, probes.sizes)
         weights[probes.clients] = 0.0
         weights[np.ix_(probes.clients, probes.clients)] = found
         ctx.note("effective_clients", float(np.mean(1 / np.sum(found**2, axis=1))))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.asks import Losses, Train, Trained
@@ -95,6 +96,14 @@ def find_lowest_loss(clients: Ids, models: Floats) -> Round[Ids]:
         place = dict(zip(table.clients.tolist(), table.losses.argmin(axis=1).tolist(), strict=True))
         rows[:] = [place.get(client, -1) for client in clients.tolist()]
     return rows
+
+
+def match_models(losses: Doubles, labels: Ids) -> Ids:
+    """(n,) the model of each client's cluster, from losses (n, models) and at most as many clusters: each cluster gets another model, and
+    all together those with the lowest loss (the Hungarian method)."""
+    cost = np.array([losses[labels == j].sum(axis=0) for j in range(int(labels.max()) + 1)])  # (clusters, models)
+    _, model = linear_sum_assignment(cost)
+    return np.asarray(model[labels], dtype=np.int64)
 
 
 def average_within_groups(state: Groups, trained: Trained, groups: Ids, weights: Doubles, models: int, ctx: Context) -> Floats:

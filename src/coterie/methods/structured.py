@@ -2,34 +2,43 @@
 
 The number of groups and their members come from gradients of two halves of each client's samples (`grouping.structure`). Where no distinct
 groups are found, the most prominent ones are used unless `distinct` asks for more: whether they help is for validation to say. While a
-group's members are known from gradients alone, the test is repeated at rounds 2, 4, 8, ...; once the models differ, clients of the cohort
-take the model with the lowest loss, as in IFCA.
+group's members are known from gradients alone, the test is repeated at rounds 2, 4, 8, ....
+
+Once the models differ, losses refine the groups, as in CLoVE: clients are clustered by their losses under all models, and each cluster gets
+another model. A choice of the lowest loss by each client alone can end with all clients in one group. What a client loses under every model
+says how hard its samples are, and not which group it belongs to, so the mean over models is subtracted. Refinement stops when no client
+has moved for some rounds.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from coterie._util.threads import use_one_thread
 from coterie.core.arrays import Ids
-from coterie.core.asks import Train
+from coterie.core.asks import Losses, Train
 from coterie.core.layout import InitialModels
 from coterie.core.method import Choice, Context, Round
 from coterie.core.settings import setting
+from coterie.grouping.kmeans import kmeans
 from coterie.grouping.structure import MAX_TESTED, find_groups
 from coterie.grouping.structure_views import has_enough_clients
 from coterie.methods.client_probes import ask_probes
 from coterie.methods.controls import apply_control
-from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups, compute_mean_model, find_lowest_loss
+from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups, compute_mean_model, match_models
 
-REFERENCES = 49  # draws of one population: the answer here is a start, which losses refine and validation judges
+PATIENCE = 3  # rounds without a move after which clients are no longer asked for losses
+REFERENCES = 19  # draws of one population, the fewest at which p can be .05: a start, which losses refine and validation judges
 
 
 @dataclass(frozen=True)
 class StructuredState(Groups):
-    """A model a group; whether the groups are distinct by the test, and the rounds for which their models have trained apart."""
+    """A model a group; whether the groups are distinct by the test, the rounds for which their models have trained apart, and those in a
+    row in which losses moved no client."""
 
     distinct: bool
     age: int
+    settled: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +50,7 @@ class Structured(GroupedMethod[StructuredState]):
 
     most: int = setting(6, "The most groups.", minimum=1)
     distinct: bool = setting(False, "Whether only groups that pass the test are used.")
-    refine: bool = setting(True, "Whether clients move to the model with the lowest loss once models differ.")
+    refine: bool = setting(True, "Whether losses refine the groups once models differ.")
 
     def start(self, init: InitialModels, ctx: Context) -> Round[StructuredState]:
         state = StructuredState(init()[None, :], np.zeros(len(ctx.roster), dtype=np.int64), False, 0)
@@ -58,7 +67,8 @@ class Structured(GroupedMethod[StructuredState]):
         probes = yield from ask_probes(model, clients, ctx.outputs, ctx, labels=ctx.task.counts_classes)
         if not has_enough_clients(probes):
             return np.zeros(len(ctx.roster), dtype=np.int64), False
-        found = find_groups(probes, ctx.rng("structure"), REFERENCES, most=self.most)
+        with use_one_thread():  # of matrices this small: more threads wait for each other
+            found = find_groups(probes, ctx.rng("structure"), REFERENCES, most=self.most)
         ctx.notes.choice = Choice(found.k if found.distinct or not self.distinct else 1, "structure", p=found.p)
         if ctx.notes.choice.k == 1:
             return np.zeros(len(ctx.roster), dtype=np.int64), False
@@ -73,9 +83,9 @@ class Structured(GroupedMethod[StructuredState]):
         labels, distinct = groups, state.distinct
         if not state.distinct and ctx.round_ > 1 and ctx.round_ & (ctx.round_ - 1) == 0:
             labels, distinct = yield from self._test(state, ctx)
-        is_new = distinct and not state.distinct
+        is_new, settled = distinct and not state.distinct, state.settled
         if not is_new and len(state.models) > 1:
-            groups = yield from self._refine(state, cohort, ctx)
+            groups, settled = yield from self._refine(state, cohort, ctx)
             cohort, labels = cohort[groups[cohort] >= 0], groups
         trained = yield from Train(cohort, state.models, ctx.local, start=np.maximum(groups[cohort], 0))
         if not len(trained):
@@ -87,15 +97,20 @@ class Structured(GroupedMethod[StructuredState]):
             return StructuredState(models, labels, True, 1)
         models = average_within_groups(state, trained, groups[trained.clients], trained.sizes.astype(np.float64), len(state.models), ctx)
         ctx.note("group_sizes", np.bincount(groups[groups >= 0], minlength=len(models)))
-        return StructuredState(models, groups, state.distinct, state.age + 1)
+        return StructuredState(models, groups, state.distinct, state.age + 1, settled)
 
-    def _refine(self, state: StructuredState, cohort: Ids, ctx: Context) -> Round[Ids]:
-        """(roster,) the groups, clients of the cohort where their loss is lowest; at first, while models are equal, by the test."""
-        if state.age < 2 or not self.refine or self.assign != "similar":
-            return (yield from self.joined(state, cohort, ctx))
-        groups = state.all_groups(ctx)
-        rows = yield from find_lowest_loss(cohort, state.models)
-        before = groups[cohort]
-        groups[cohort] = np.where(rows >= 0, rows, before)
-        ctx.note("switched", int(np.sum((before != groups[cohort]) & (before >= 0))))
-        return groups
+    def _refine(self, state: StructuredState, cohort: Ids, ctx: Context) -> Round[tuple[Ids, int]]:
+        """(roster,) the groups by losses, and the rounds in which they stayed; at first, while models are equal, those of the test. Not
+        only the cohort is asked: a few clients need not have one of every group among them."""
+        if state.age < 2 or state.settled >= PATIENCE or not self.refine or self.assign != "similar":
+            return (yield from self.joined(state, cohort, ctx)), state.settled
+        groups, moved = state.all_groups(ctx), 0
+        table = yield from Losses(ctx.sample(ctx.roster.available, MAX_TESTED, "structure clients"), state.models)
+        if len(table):
+            before = groups[table.clients]
+            clusters = kmeans(table.losses - table.losses.mean(axis=1, keepdims=True), len(state.models), ctx.rng("clusters"))
+            groups[table.clients] = match_models(table.losses, clusters)
+            moved = int(np.sum((before != groups[table.clients]) & (before >= 0)))
+        ctx.note("switched", moved)
+        groups = yield from self.joined(replace(state, groups=groups), cohort, ctx)  # those that were not asked, and are in no group yet
+        return groups, 0 if moved else state.settled + 1
