@@ -10,9 +10,13 @@ import coterie as ct
 from coterie._util.errors import UserError
 from coterie.core.asks import Evaluate, Gradient, Share, Train, leave_out
 from coterie.core.local import Local
+from coterie.core.plan import Plan
 from coterie.core.serving import Serving
-from coterie.methods.auto import Auto, join_servings, name_option
+from coterie.methods.auto import Auto, join_servings
+from coterie.methods.auto_accounts import Budget, Tally, count_epoch_steps
+from coterie.methods.auto_judgement import name_option
 from coterie.methods.catalogue import build, get_spec
+from coterie.testing.fakes import make_context
 
 NOTHING = "level=1e-12,harm=0"  # no option is ever admitted
 ONE_ARM = "groups=false,continuum=false,alone=false,tuning=false"
@@ -73,6 +77,27 @@ def test_it_costs_no_more_than_its_budget() -> None:
         assert table.loc[spec, "steps/round"] <= budget * table.loc["fedavg", "steps/round"] * 1.02  # epochs of fine-tuning are whole
 
 
+def test_small_cohorts_cost_no_more_either() -> None:
+    """Fine-tuning is judged on all clients: with a quarter of them in a round, an epoch of it takes as many steps as four rounds."""
+    spec = "auto(continuum=false)"
+    table = run("fedavg", spec, rounds=8, cohort=4).table()
+    assert table.loc[spec, "steps/round"] <= 4 * table.loc["fedavg", "steps/round"] * 1.02
+
+
+def test_the_budget_by_hand() -> None:
+    """Four clients of 15 samples in batches of 10: an epoch takes 8 steps; shadows of two folds have 8 samples or fewer, and take 8."""
+    ctx = make_context([15] * 4, plan=Plan(rounds=20, local=Local(batch_size=10)), round_=5)
+    assert (count_epoch_steps(ctx), count_epoch_steps(ctx, 2), count_epoch_steps(ctx, 3)) == (8, 8, 12)
+    budget = Budget(4.0, 2)
+    assert budget.get_first_check(4, ctx) == 5  # (4 - 2) * 20 / 2 / 4
+    left = budget.compute_allowance(Tally(steps=200, own_steps=40), ctx)
+    assert left == 8 * (80 - 15 - 20) - 200
+    assert budget.fit_lengths((0, 1, 2, 5, 10), 2, left, ctx) == (0, 1, 2, 5, 10)  # 160 steps are left, and 10 epochs take them
+    assert budget.fit_lengths((0, 1, 2, 5, 10), 3, left, ctx) == (0, 1, 2, 5)
+    assert budget.count_rounds(3, 3, (0, 1, 2, 5, 10), left, ctx) == 1  # (160 - 5 * 3 * 8) / (3 * 8)
+    assert budget.fit_lengths((0, 1), 1, -1.0, ctx) == (0,)
+
+
 def test_a_fold_is_left_out_of_every_ask_about_training_samples() -> None:
     models, clients = np.zeros((1, 2), np.float32), np.arange(2)
     own: Any = leave_out(Train(clients, models, Local()), 1, 3)
@@ -94,7 +119,7 @@ def test_servings_are_joined_client_by_client() -> None:
 
 
 def test_options_are_named_as_specs() -> None:
-    assert [name_option(Auto(), option) for option in ((0, 0), (0, 5), (1, 0), (3, 0))] == [
+    assert [name_option(Auto().arms, option) for option in ((0, 0), (0, 5), (1, 0), (3, 0))] == [
         "fedavg",
         "fedavg+finetune(epochs=5)",
         "structured",

@@ -113,3 +113,26 @@ def test_without_any_risk_no_client_has_an_option_of_its_own() -> None:
     scores = CrossFitted(np.arange(10), np.full((2, 10), 100), np.stack([base, better]))
     assert choose_by_client(scores, 0, 0.1, np.ones(2, dtype=np.bool_))[0].any()
     assert not choose_by_client(scores, 0, 0.0, np.ones(2, dtype=np.bool_))[0].any()
+
+
+def test_p_is_corrected_for_the_best_of_many_options() -> None:
+    """Options without any gain: the best of 20 has a small p in most federations, its corrected p in few. One option alone keeps its p."""
+    rng = np.random.default_rng(0)
+    plain, corrected = [], []
+    for _ in range(60):
+        credits = rng.normal(0, 1, (21, 1, 30))
+        credits[0] = 0
+        scores = CrossFitted(np.arange(30), np.full((1, 30), 10), credits, are_shares=False)
+        best = scores.find_best(np.arange(21) > 0)
+        plain.append(scores.gain(best).p)
+        corrected.append(scores.adjust_p(best, rng))
+        alone = CrossFitted(scores.clients, scores.sizes, credits[[0, best]], are_shares=False)
+        assert alone.adjust_p(1, rng) == pytest.approx(plain[-1], abs=0.03)
+    assert np.mean(np.array(plain) < 0.1) > 0.6
+    assert np.mean(np.array(corrected) < 0.1) < 0.2
+    assert scores.adjust_p(0, rng) == 1.0
+
+
+def test_of_few_clients_p_is_multiplied_by_the_number_of_options() -> None:
+    scores = make_scores([[5.0], [5], [5]], [[8.0], [8], [8]], [[5.0], [6], [5]])
+    assert scores.adjust_p(1, np.random.default_rng(0)) == pytest.approx(2 * scores.gain(1).p)

@@ -10,21 +10,21 @@ missed. The decision comes as early as `budget` needs: the most client steps in 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from math import ceil
 from typing import Any
 
 import numpy as np
 
 from coterie._util.errors import UserError
-from coterie.core.arrays import Doubles, Ids
-from coterie.core.asks import Ask, Evaluate, Evaluated, Refusal, Share, Trained, leave_out
+from coterie.core.arrays import Ids
+from coterie.core.asks import Evaluate, Evaluated, Share, leave_out
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, MemoryNeeds, Method, Notes, Round, T, map_asks, run_together
 from coterie.core.serving import Serving
 from coterie.core.settings import setting
 from coterie.core.states import State, grow_rows
-from coterie.core.tasks import compute_credits
+from coterie.methods.auto_accounts import Budget, Denials, Questions, Tally
+from coterie.methods.auto_judgement import Judgement, combine_folds, describe_decision, name_arm, name_option
 from coterie.methods.continuum import MAX_CLIENTS, Continuum
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fine_tuned import fine_tune
@@ -33,7 +33,7 @@ from coterie.methods.knn import NearestNeighbours
 from coterie.methods.local_only import LocalOnly
 from coterie.methods.structured import Structured
 from coterie.methods.wrapper import Wrapper, has_wrapper
-from coterie.statistics.cross_fitting import CrossFitted, choose_by_client
+from coterie.statistics.cross_fitting import choose_by_client
 
 FIRST_TUNING, TUNING = (0, 1, 2), (0, 1, 2, 5, 10)  # epochs of fine-tuning that are judged, at the first check and at the decision
 BEHIND = 0.05  # level at which an arm is clearly behind the leader
@@ -56,14 +56,6 @@ class AutoState(State):
     @property
     def is_decided(self) -> bool:
         return bool(self.options)
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """Scores of options, cross-fitted."""
-
-    options: tuple[tuple[int, int], ...]  # (arm, epochs); the first is the baseline, served as it is
-    scores: CrossFitted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +129,7 @@ class Auto(Wrapper[AutoState, State]):
 
     def _list_left_out(self, state: AutoState) -> list[str]:
         """The arms that cannot run in this federation, or whose questions no client may answer."""
-        return [_name_arm(arm) for arm, own in zip(self.arms, state.full, strict=True) if own is None]
+        return [name_arm(arm) for arm, own in zip(self.arms, state.full, strict=True) if own is None]
 
     def _is_possible(self, arm: int, ctx: Context) -> bool:
         """Whether an arm can run at all in this federation."""
@@ -146,23 +138,25 @@ class Auto(Wrapper[AutoState, State]):
     def round(self, state: AutoState, ctx: Context) -> Round[AutoState]:
         tally = Tally(state.steps, state.own_steps)
         state = yield from self._train(state, ctx, tally)
-        first = max(1, int((self.budget - 2) * ctx.plan.rounds / (2 * len(self.arms) * (self.folds - 1))))  # half of what is left for folds
-        first = min(first, max(1, ceil(ctx.plan.rounds / 2) // 2))
+        budget = Budget(self.budget, self.folds)
         if not any(state.shadows):
             pass
         elif ctx.round_ >= state.decide:
             state = yield from self._decide(state, ctx, tally)
-        elif ctx.round_ == first:
-            judgement = yield from self._judge(state, ctx, tally, FIRST_TUNING)
+        elif ctx.round_ == budget.get_first_check(len(self.arms), ctx):
+            lengths = budget.fit_lengths(FIRST_TUNING, self._count_tuned(state), budget.compute_allowance(tally, ctx) / 2, ctx)
+            judgement = yield from self._judge(state, ctx, tally, lengths)
             state = self._drop_arms(state, judgement, ctx)
-            state = replace(state, decide=self._plan_decision(state, ctx, tally))
+            arms = sum(map(bool, state.shadows))
+            left = budget.count_rounds(arms, self._count_tuned(state), TUNING, budget.compute_allowance(tally, ctx), ctx)
+            state = replace(state, decide=min(state.decide, ctx.round_ + left))
             if ctx.round_ >= state.decide:
                 state = yield from self._decide(state, ctx, tally)
         if tally.own_steps:
             ctx.note("auto_cost", tally.steps / tally.own_steps)
         return replace(state, steps=tally.steps, own_steps=tally.own_steps)
 
-    def _train(self, state: AutoState, ctx: Context, tally: "Tally") -> Round[AutoState]:
+    def _train(self, state: AutoState, ctx: Context, tally: Tally) -> Round[AutoState]:
         """One round of every arm in the running, on all samples and on folds, side by side."""
         shown = state.options[state.leader][0] if state.is_decided else 0  # the arm whose notes are the round's
         full = [(arm, own) for arm, own in enumerate(state.full) if own is not None and (arm == 0 or state.is_decided)]
@@ -186,7 +180,7 @@ class Auto(Wrapper[AutoState, State]):
         """The script as if clients did not have the samples of a fold."""
         return map_asks(script, lambda ask: leave_out(ask, fold, self.folds))
 
-    def _judge(self, state: AutoState, ctx: Context, tally: "Tally", lengths: tuple[int, ...]) -> Round[Judgement]:
+    def _judge(self, state: AutoState, ctx: Context, tally: Tally, lengths: tuple[int, ...]) -> Round[Judgement]:
         """What clients score on each fold with the shadows trained without it, with each length of fine-tuning."""
         running = [arm for arm, held in enumerate(state.shadows) if held]
         pairs = [(arm, fold) for arm in running for fold in range(self.folds)]
@@ -225,26 +219,19 @@ class Auto(Wrapper[AutoState, State]):
             same = arm > 0 and np.array_equal(scores.credits[options.index((arm, 0))], scores.credits[0])
             behind = arm > 0 and scores.gain(best, its).p < BEHIND
             kept.append(() if same or behind else held)
-        ctx.note("auto_kept", ", ".join(_name_arm(self.arms[arm]) for arm, held in enumerate(kept) if held))
+        ctx.note("auto_kept", ", ".join(name_arm(self.arms[arm]) for arm, held in enumerate(kept) if held))
         nothing_left = sum(map(bool, kept)) == 1 and not self.tuning
         return replace(state, shadows=tuple(() for _ in kept) if nothing_left else tuple(kept))
 
-    def _plan_decision(self, state: AutoState, ctx: Context, tally: "Tally") -> int:
-        """The round of the decision: half of all rounds, or earlier where the budget needs it."""
-        rounds, now = ctx.plan.rounds, ctx.round_
-        if not tally.own_steps:
-            return state.decide
-        one = tally.own_steps / now  # steps of a round of the baseline
-        arms = [arm for arm, held in enumerate(state.shadows) if held]
-        tuned = sum(not self.arms[arm].is_local for arm in arms) if self.tuning else 0
-        clients = len(ctx.roster) / (ctx.plan.cohort or len(ctx.roster))
-        tuning = tuned * max(TUNING) / ctx.local.epochs * clients * (self.folds - 1)
-        left = self.budget * rounds - tally.steps / one - (rounds - now) - rounds - tuning  # the baseline, and one arm from the start
-        return max(now, min(state.decide, now + int(left // max(len(arms) * (self.folds - 1), 1))))
+    def _count_tuned(self, state: AutoState) -> int:
+        """The arms in the running that are judged with fine-tuning."""
+        return sum(bool(held) and not self.arms[arm].is_local for arm, held in enumerate(state.shadows)) if self.tuning else 0
 
-    def _decide(self, state: AutoState, ctx: Context, tally: "Tally") -> Round[AutoState]:
+    def _decide(self, state: AutoState, ctx: Context, tally: Tally) -> Round[AutoState]:
         """Choose an option for the federation, and others for clients that hardly risk a loss; train what is chosen on all samples."""
-        judgement = yield from self._judge(state, ctx, tally, TUNING)
+        budget = Budget(self.budget, self.folds)
+        lengths = budget.fit_lengths(TUNING, self._count_tuned(state), budget.compute_allowance(tally, ctx), ctx)
+        judgement = yield from self._judge(state, ctx, tally, lengths)
         scores, options = judgement.scores, judgement.options
         leader = scores.choose(self.level)
         second = scores.find_best(np.array([arm > 0 for arm, _ in options])) if any(arm > 0 for arm, _ in options) else 0
@@ -258,7 +245,7 @@ class Auto(Wrapper[AutoState, State]):
         wanted = sorted({options[option][0] for option in (*np.unique(rows), leader)} - {0})
         caught_up = yield from run_together([self._catch_up(arm, state, ctx, tally) for arm in wanted])
         full = {0: state.full[0], **dict(zip(wanted, caught_up, strict=True))}
-        decided = describe_decision(self, judgement, leader, rows, expected, ctx)
+        decided = describe_decision(self.arms, judgement, leader, rows, expected, ctx)
         ctx.notes.named["auto"] = decided | {"left_out": self._list_left_out(state)}
         none: tuple[tuple[State, ...], ...] = tuple(() for _ in self.arms)
         return replace(
@@ -271,7 +258,7 @@ class Auto(Wrapper[AutoState, State]):
             rows=rows,
         )
 
-    def _catch_up(self, arm: int, state: AutoState, ctx: Context, tally: "Tally") -> Round[State]:
+    def _catch_up(self, arm: int, state: AutoState, ctx: Context, tally: Tally) -> Round[State]:
         """An arm on all samples through the rounds so far."""
         own: Any = state.full[arm]
         for round_ in range(1, ctx.round_ + 1):
@@ -297,8 +284,8 @@ class Auto(Wrapper[AutoState, State]):
     def get_option(self, state: AutoState, client: int) -> str:
         """What a client is served, as a spec."""
         if state.rows is None:
-            return _name_arm(self.method)
-        return name_option(self, state.options[int(self._get_rows(state, np.array([client]))[0])])
+            return name_arm(self.method)
+        return name_option(self.arms, state.options[int(self._get_rows(state, np.array([client]))[0])])
 
     def _serve_option(self, state: AutoState, option: int, clients: Ids, ctx: Context) -> Round[Serving]:
         arm, epochs = state.options[option]
@@ -318,72 +305,6 @@ class Auto(Wrapper[AutoState, State]):
         return self.arms[arm].members(state.full[arm])
 
 
-@dataclass
-class Tally:
-    """Counts client steps while scripts run: of everything, and of the baseline on all samples."""
-
-    steps: int = 0
-    own_steps: int = 0
-
-    def of(self, script: Round[T]) -> Round[T]:
-        """The script, its steps counted."""
-        return map_asks(script, receive=self._count)
-
-    def own(self, script: Round[T]) -> Round[T]:
-        """The baseline's script."""
-        return map_asks(script, receive=self._count_own)
-
-    def _count(self, ask: Ask[Any], reply: Any) -> Any:
-        self.steps += int(reply.steps.sum()) if isinstance(reply, Trained) else 0
-        return reply
-
-    def _count_own(self, ask: Ask[Any], reply: Any) -> Any:
-        self.own_steps += int(reply.steps.sum()) if isinstance(reply, Trained) else 0
-        return self._count(ask, reply)
-
-
-@dataclass
-class Questions:
-    """Which clients were asked something while a script ran, and which of them never answered."""
-
-    asked: set[int] = field(default_factory=set)
-    answered: set[int] = field(default_factory=set)
-
-    @property
-    def unanswered(self) -> set[int]:
-        return self.asked - self.answered
-
-    def watch(self, script: Round[T]) -> Round[T]:
-        """The script, its asks and replies looked at."""
-        return map_asks(script, receive=self._see)
-
-    def _see(self, ask: Any, reply: Any) -> Any:
-        self.asked.update(ask.clients.tolist())
-        self.answered.update(reply.clients.tolist())
-        return reply
-
-
-@dataclass
-class Denials:
-    """Whether an arm's first questions were answered by no client, because the policies of their sites forbid it."""
-
-    answered: bool = False
-    denied: bool = False
-
-    @property
-    def are_all(self) -> bool:
-        return self.denied and not self.answered
-
-    def watch(self, script: Round[T]) -> Round[T]:
-        """The script, its replies looked at."""
-        return map_asks(script, receive=self._see)
-
-    def _see(self, ask: Ask[Any], reply: Any) -> Any:
-        self.answered |= len(reply) > 0
-        self.denied |= any(refused.why is Refusal.DENIED for refused in reply.refused.values())
-        return reply
-
-
 def _quiet(ctx: Context) -> Context:
     """The same context with notes of its own, which are not the round's."""
     return replace(ctx, notes=Notes())
@@ -398,63 +319,3 @@ def join_servings(clients: Ids, servings: Sequence[Serving]) -> Serving:
         rows[np.searchsorted(clients, serving.clients)] = begin + serving.rows
         begin += len(serving.models)
     return Serving(clients, np.concatenate([serving.models for serving in servings]), rows)
-
-
-def combine_folds(folds: Sequence[Sequence[Evaluated]], ctx: Context) -> CrossFitted:
-    """The credits of options by fold and client, of the clients that answered to every option of a fold."""
-    known = [_find_complete(fold) for fold in folds]
-    clients = np.unique(np.concatenate(known))
-    sizes = np.zeros((len(folds), len(clients)), dtype=np.int64)
-    credits = np.zeros((len(folds[0]), len(folds), len(clients)))
-    for number, (fold, common) in enumerate(zip(folds, known, strict=True)):
-        rows = np.searchsorted(clients, common)
-        sizes[number, rows] = fold[0].of(common).sizes
-        for option, reply in enumerate(fold):
-            credits[option, number, rows] = compute_credits(reply.of(common), ctx.task)
-    return CrossFitted(clients, sizes, credits, ctx.task.name in ("classification", "multilabel"))
-
-
-def _find_complete(replies: Sequence[Evaluated]) -> Ids:
-    """The clients that answered every time and have samples."""
-    common = reduce(np.intersect1d, [reply.clients for reply in replies])
-    return np.asarray(common[replies[0].of(common).sizes > 0])
-
-
-def describe_decision(auto: Auto, judgement: Judgement, leader: int, rows: Ids, expected: Doubles, ctx: Context) -> dict[str, Any]:
-    """The decision for people and programs: every option with its score and gain, what was chosen, and for how many clients."""
-    scores, options = judgement.scores, judgement.options
-    gains = [scores.gain(option) for option in range(len(options))]
-    low, high = gains[leader].interval
-    return {
-        "round": ctx.round_,
-        "options": [
-            {
-                "option": name_option(auto, options[option]),
-                "score": scores.score(option),
-                "gain": gain.mean,
-                "error": gain.error,
-                "p": gain.p,
-                "clients": int(np.sum(rows == option)),
-            }
-            for option, gain in enumerate(gains)
-        ],
-        "chosen": name_option(auto, options[leader]),
-        "gain": gains[leader].mean,
-        "low": low,
-        "high": high,
-        "p": gains[leader].p,
-        "judged_clients": len(scores.clients),
-        "judged_samples": int(scores.sizes.sum()),
-        "expected_worst": float(expected.min()) if len(expected) else 0.0,
-    }
-
-
-def name_option(auto: Auto, option: tuple[int, int]) -> str:
-    """An option as a spec: an arm, with the epochs of its fine-tuning."""
-    arm, epochs = option
-    name = _name_arm(auto.arms[arm])
-    return f"{name}+finetune(epochs={epochs})" if epochs else name
-
-
-def _name_arm(arm: Method[Any]) -> str:
-    return "local" if arm.is_local else type(arm).__name__.lower()

@@ -13,6 +13,7 @@ from scipy import stats
 
 from coterie.core.arrays import Array, Bools, Doubles, Ids, Ints
 
+SIGN_DRAWS = 999
 FEW_CLIENTS = 8  # of fewer, samples are the units of a test
 
 
@@ -85,6 +86,21 @@ class CrossFitted:
         """The option of the federation: the best, if its gain over the baseline has p below `level`; else the baseline."""
         best = self.find_best()
         return best if best and self.gain(best).p < level else 0
+
+    def adjust_p(self, option: int, rng: np.random.Generator) -> float:
+        """The p of an option's gain over the baseline, corrected for its being the best of all: the probability that the largest t of all
+        options is as high where none gains (single-step max-t; signs of clients' residuals are drawn). Of few clients, Bonferroni's."""
+        gains = [self.gain(other) for other in range(1, len(self.credits))]
+        tested = [gain for gain in gains if gain.error > 0]
+        own = self.gain(option)
+        if option == 0 or own.error == 0 or len(self.clients) < FEW_CLIENTS:
+            return min(1.0, own.p * max(len(tested), 1))
+        differences = (self.credits[1:] - self.credits[0]).sum(axis=1)[[gain.error > 0 for gain in gains]]  # (tested, n)
+        residuals = differences - np.array([gain.mean for gain in tested])[:, None] * self.judged
+        signs = rng.choice(np.array([-1.0, 1.0]), (SIGN_DRAWS, len(self.clients)))
+        drawn = (signs @ residuals.T) / np.linalg.norm(residuals, axis=1)  # (draws, tested)
+        scale = np.sqrt(len(self.clients) / (len(self.clients) - 1))
+        return float((1 + np.sum(drawn.max(axis=1) >= scale * own.mean / own.error)) / (SIGN_DRAWS + 1))
 
     def client_gains(self, option: int, over: int) -> tuple[Doubles, float]:
         """(n,) each client's own gain, and the variance of one sample's: how far folds of one client differ, pooled over clients.
