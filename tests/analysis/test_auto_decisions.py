@@ -37,6 +37,12 @@ def test_who_is_served_what_and_what_is_expected() -> None:
     assert describe_decision(make_decision(COMMON, GROUPS, worst=0.01)).endswith("(95 % CI +2.1 to +6.1); no client is expected to lose.")
 
 
+def test_p_is_that_of_the_best_of_all_options() -> None:
+    decision = make_decision(COMMON, GROUPS, worst=0.01)
+    known = AutoDecision(0, "auto", 0, {**decision.values, "p_adjusted": 0.034})
+    assert "(95 % CI +2.1 to +6.1, p 0.03 as the best of 2 options); no client" in describe_decision(known)
+
+
 def test_arms_that_were_not_considered_are_named() -> None:
     decision = make_decision(COMMON, GROUPS)
     known = AutoDecision(0, "auto", 0, {**decision.values, "left_out": ["continuum", "local"]})

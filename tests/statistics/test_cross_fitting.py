@@ -136,3 +136,13 @@ def test_p_is_corrected_for_the_best_of_many_options() -> None:
 def test_of_few_clients_p_is_multiplied_by_the_number_of_options() -> None:
     scores = make_scores([[5.0], [5], [5]], [[8.0], [8], [8]], [[5.0], [6], [5]])
     assert scores.adjust_p(1, np.random.default_rng(0)) == pytest.approx(2 * scores.gain(1).p)
+
+
+def test_without_shrinkage_a_client_follows_its_own_gain() -> None:
+    """Two clients of ten gain four samples of 20, which folds of others that differ by two make no surprise: shrunk, all stay."""
+    base = [[5.0] * 10, [5.0] * 10]
+    other = [[7.0, 7, 6, 4, 6, 4, 6, 4, 6, 4], [7.0, 7, 4, 6, 4, 6, 4, 6, 4, 6]]
+    scores = make_scores(base, other)
+    allowed = np.ones(2, dtype=np.bool_)
+    assert np.flatnonzero(choose_by_client(scores, 0, 0.05, allowed, shrinkage=False)[0]).tolist() == [0, 1]
+    assert not choose_by_client(scores, 0, 0.05, allowed)[0].any()

@@ -49,18 +49,24 @@ def describe_decision(decision: AutoDecision) -> str:
     gain, low, high = (100 * values[name] for name in ("gain", "low", "high"))
     if set(decision.served) == {values["options"][0]["option"]}:
         best = max(values["options"][1:], key=lambda option: option["gain"], default=None)
-        why = "" if best is None else f" The best other option, {best['option']}, gains {100 * best['gain']:+.1f} points ({_show_p(best)})."
+        why = (
+            ""
+            if best is None
+            else f" The best other option, {best['option']}, gains {100 * best['gain']:+.1f} points ({_show_p(best['p'])})."
+        )
         return f"{decision.method} serves all clients {explain_option(values['options'][0]['option'])}.{why}{left_out}"
     worst = 100 * values["expected_worst"]
     loss = f"the largest expected loss of a client is {-worst:.1f} points" if worst <= -0.05 else "no client is expected to lose"
+    corrected = values.get("p_adjusted")  # runs of earlier versions do not have it
+    tested = "" if corrected is None else f", {_show_p(corrected)} as the best of {len(values['options'])} options"
     return (
         f"{decision.method} serves {served}. Cross-fitted gain of {values['chosen']}: {gain:+.1f} points "
-        f"(95 % CI {low:+.1f} to {high:+.1f}); {loss}.{left_out}"
+        f"(95 % CI {low:+.1f} to {high:+.1f}{tested}); {loss}.{left_out}"
     )
 
 
-def _show_p(option: Mapping[str, Any]) -> str:
-    return f"p {option['p']:.2f}" if option["p"] >= 0.005 else "p < 0.01"
+def _show_p(p: float) -> str:
+    return f"p {p:.2f}" if p >= 0.005 else "p < 0.01"
 
 
 def explain_option(option: str) -> str:

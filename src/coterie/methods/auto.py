@@ -72,8 +72,10 @@ class Auto(Wrapper[AutoState, State]):
     harm: float = setting(
         0.1, "The largest probability of a loss at which a client gets an option of its own; 0: none does.", minimum=0, below=1
     )
+    shrinkage: bool = setting(True, "Whether a client's own gain is shrunk to the federation's; for comparison.")
     groups: bool = setting(True, "Whether groups are an arm.")
     distinct: bool = setting(False, "Whether groups must pass the test of structure.")
+    refine: bool = setting(True, "Whether losses refine the groups.")
     continuum: bool = setting(True, "Whether weights for each client are an arm.")
     alone: bool = setting(True, "Whether training alone is an arm.")
     tuning: bool = setting(True, "Whether fine-tuning is an option of every arm.")
@@ -81,7 +83,11 @@ class Auto(Wrapper[AutoState, State]):
     @property
     def arms(self) -> tuple[Method[Any], ...]:
         """The baseline, then the candidates."""
-        candidates = ((self.groups, Structured(distinct=self.distinct)), (self.continuum, Continuum()), (self.alone, LocalOnly()))
+        candidates = (
+            (self.groups, Structured(distinct=self.distinct, refine=self.refine)),
+            (self.continuum, Continuum()),
+            (self.alone, LocalOnly()),
+        )
         return (self.method, *(arm for wanted, arm in candidates if wanted))
 
     @property
@@ -237,7 +243,7 @@ class Auto(Wrapper[AutoState, State]):
         second = scores.find_best(np.array([arm > 0 for arm, _ in options])) if any(arm > 0 for arm, _ in options) else 0
         affordable = {0, options[leader][0] or options[second][0]}  # the baseline and one arm more
         allowed = np.array([arm in affordable for arm, _ in options])
-        chosen, expected = choose_by_client(scores, leader, self.harm, allowed)
+        chosen, expected = choose_by_client(scores, leader, self.harm, allowed, shrinkage=self.shrinkage)
         is_own = self.arms[options[leader][0]].is_local or isinstance(self.arms[options[leader][0]], Continuum)
         newcomer = scores.find_best(np.array([arm == 0 for arm, _ in options])) if is_own else leader
         rows = np.full(len(ctx.roster), newcomer, dtype=np.int64)  # of a client that was not judged as of a newcomer

@@ -89,18 +89,20 @@ class CrossFitted:
 
     def adjust_p(self, option: int, rng: np.random.Generator) -> float:
         """The p of an option's gain over the baseline, corrected for its being the best of all: the probability that the largest t of all
-        options is as high where none gains (single-step max-t; signs of clients' residuals are drawn). Of few clients, Bonferroni's."""
+        options is as high where none gains (single-step max-t; signs of clients' gains are drawn). Of few clients, Bonferroni's."""
         gains = [self.gain(other) for other in range(1, len(self.credits))]
         tested = [gain for gain in gains if gain.error > 0]
         own = self.gain(option)
         if option == 0 or own.error == 0 or len(self.clients) < FEW_CLIENTS:
             return min(1.0, own.p * max(len(tested), 1))
         differences = (self.credits[1:] - self.credits[0]).sum(axis=1)[[gain.error > 0 for gain in gains]]  # (tested, n)
-        residuals = differences - np.array([gain.mean for gain in tested])[:, None] * self.judged
-        signs = rng.choice(np.array([-1.0, 1.0]), (SIGN_DRAWS, len(self.clients)))
-        drawn = (signs @ residuals.T) / np.linalg.norm(residuals, axis=1)  # (draws, tested)
-        scale = np.sqrt(len(self.clients) / (len(self.clients) - 1))
-        return float((1 + np.sum(drawn.max(axis=1) >= scale * own.mean / own.error)) / (SIGN_DRAWS + 1))
+        judged, n = self.judged.astype(np.float64), len(self.clients)
+        signs = np.concatenate([np.ones((1, n)), rng.choice(np.array([-1.0, 1.0]), (SIGN_DRAWS, n))])  # the first: as it was
+        sums = signs @ differences.T  # (draws, tested)
+        means = sums / judged.sum()
+        squares = (differences**2).sum(axis=1) - 2 * means * (signs @ (differences * judged).T) + means**2 * np.sum(judged**2)
+        t = sums / np.sqrt(np.maximum(n / (n - 1) * squares, 1e-300))  # each as `compute_gain` has it
+        return float(np.mean(t.max(axis=1) >= own.mean / own.error * (1 - 1e-9)))
 
     def client_gains(self, option: int, over: int) -> tuple[Doubles, float]:
         """(n,) each client's own gain, and the variance of one sample's: how far folds of one client differ, pooled over clients.
@@ -131,6 +133,11 @@ class Posterior:
         return np.asarray(np.where(self.deviation > 0, stats.norm.cdf(-self.mean / scale), certain))
 
 
+def believe_gains(gains: Doubles, judged: Ints, noise: float) -> Posterior:
+    """Without shrinkage: each client's own gain, with the noise of its own samples. For comparison with `shrink_gains`."""
+    return Posterior(gains, np.where(judged > 0, np.sqrt(noise / np.maximum(judged, 1)), np.inf))
+
+
 def shrink_gains(gains: Doubles, judged: Ints, federation: Gain, noise: float) -> Posterior:
     """Empirical Bayes: clients' true gains are normal about the federation's with a variance that is estimated by moments (DerSimonian and
     Laird), a client's own gain is normal about its true one with variance `noise` / samples. The federation's gain has an error, too: a
@@ -146,7 +153,7 @@ def shrink_gains(gains: Doubles, judged: Ints, federation: Gain, noise: float) -
     return Posterior(centre + own * (gains - centre), np.sqrt(between * (1 - own) + ((1 - own) * federation.error) ** 2))
 
 
-def choose_by_client(scores: CrossFitted, leader: int, harm: float, allowed: Bools) -> tuple[Ids, Doubles]:
+def choose_by_client(scores: CrossFitted, leader: int, harm: float, allowed: Bools, *, shrinkage: bool = True) -> tuple[Ids, Doubles]:
     """(n,) the option of each client, and its expected gain over the baseline.
 
     A client leaves the federation's option for the one with the highest posterior gain over it, among those whose probability of a loss
@@ -160,7 +167,8 @@ def choose_by_client(scores: CrossFitted, leader: int, harm: float, allowed: Boo
         gains, noise = scores.client_gains(option, leader)
         if not np.isfinite(noise):
             continue
-        belief = shrink_gains(gains, scores.judged, scores.gain(option, leader), noise)
+        federation = scores.gain(option, leader)
+        belief = shrink_gains(gains, scores.judged, federation, noise) if shrinkage else believe_gains(gains, scores.judged, noise)
         better = (belief.harm <= harm) & (belief.mean > best)
         rows[better], best[better] = option, belief.mean[better]
     return rows, best + _expect(scores, leader)
