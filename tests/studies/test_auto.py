@@ -10,6 +10,7 @@ import pytest
 from study_scripts import script
 
 admissions = script("auto_admissions")
+ablations = script("auto_ablations")
 page = script("auto_page")
 
 
@@ -41,7 +42,7 @@ def test_a_row_of_the_table_by_hand(tmp_path: Path) -> None:
 
 def test_what_is_not_run_is_named() -> None:
     text = page.make_page([], None, None)
-    assert text.count("**Not run yet:**") == 3
+    assert text.count("**Not run yet:**") == 4
 
 
 def test_admissions_by_hand() -> None:
@@ -63,6 +64,30 @@ def test_admissions_by_hand() -> None:
     assert "Not run: 196 of 200 draws." in text
 
 
+def test_ablations_by_hand() -> None:
+    rows = [
+        ("a", 200, "auto", 90.0, 3.5),
+        ("a", 201, "auto", 92.0, 3.7),
+        ("a", 200, "gate off", 89.0, 4.0),
+        ("a", 201, "gate off", 91.4, 4.0),
+    ]
+    text = page.make_page([], None, None, pd.DataFrame(rows, columns=list(ablations.FIELDS)))
+    assert "| auto | 91.0 | 3.6 |" in text
+    assert "| gate off | -0.8 | 4.0 |" in text
+    assert "mean over draws (a 2)" in " ".join(text.split())
+
+
+def test_variants_are_measured_and_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ablations, "WORLDS", {"iid": ("digits/iid(clients=10,test=0.3)", 0.5)})
+    monkeypatch.setattr(ablations, "VARIANTS", {"FedAvg": "fedavg", "no groups": "auto(groups=false)"})
+    found = ablations.measure("iid", 7, rounds=4)
+    assert [row["variant"] for row in found] == ["FedAvg", "no groups"]
+    assert found[0]["cost"] == 1
+    (tmp_path / "iid-7.json").write_text(json.dumps(found))
+    ablations.collect(tmp_path, tmp_path / "ablations.csv")
+    assert pd.read_csv(tmp_path / "ablations.csv").to_dict("records") == found
+
+
 def test_a_draw_is_measured_and_collected_and_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(admissions.WORLDS, "iid", "digits/iid(clients=12,test=0.3)")
     monkeypatch.setitem(admissions.PLAN, "rounds", 4)
@@ -80,5 +105,7 @@ def test_a_draw_is_measured_and_collected_and_not_run_again(tmp_path: Path, monk
 
 
 def test_the_page_is_made_from_the_tables_beside_it() -> None:
-    text = page.make_page(page.read_worlds(), page._read(page.ADMISSIONS), page._read(page.RIVALS / "costs.csv"))
+    text = page.make_page(
+        page.read_worlds(), page._read(page.ADMISSIONS), page._read(page.RIVALS / "costs.csv"), page._read(page.ABLATIONS)
+    )
     assert page.PAGE.read_text(encoding="utf-8") == text
