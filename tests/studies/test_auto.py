@@ -40,6 +40,14 @@ def test_a_row_of_the_table_by_hand(tmp_path: Path) -> None:
     assert "Not run: `auto` in iid." in text
 
 
+def test_rows_with_the_other_refinement_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_scores(tmp_path)
+    monkeypatch.setattr(page, "BY_LOWEST_LOSS", ("rotation", "writers"))
+    assert "In rotation the groups of `auto` were refined by each client's lowest loss" in page.make_page(
+        page.read_worlds(tmp_path), None, None
+    )
+
+
 def test_what_is_not_run_is_named() -> None:
     text = page.make_page([], None, None)
     assert text.count("**Not run yet:**") == 4

@@ -152,10 +152,7 @@ class Auto(Wrapper[AutoState, State]):
         elif ctx.round_ == budget.get_first_check(len(self.arms), ctx):
             lengths = budget.fit_lengths(FIRST_TUNING, self._count_tuned(state), budget.compute_allowance(tally, ctx) / 2, ctx)
             judgement = yield from self._judge(state, ctx, tally, lengths)
-            state = self._drop_arms(state, judgement, ctx)
-            arms = sum(map(bool, state.shadows))
-            left = budget.count_rounds(arms, self._count_tuned(state), TUNING, budget.compute_allowance(tally, ctx), ctx)
-            state = replace(state, decide=min(state.decide, ctx.round_ + left))
+            state = self._keep_affordable(self._drop_arms(state, judgement), judgement, budget, tally, ctx)
             if ctx.round_ >= state.decide:
                 state = yield from self._decide(state, ctx, tally)
         if tally.own_steps:
@@ -211,7 +208,7 @@ class Auto(Wrapper[AutoState, State]):
             found[epochs] = yield from Evaluate(serving, "train", Share(fold, folds=self.folds))
         return found
 
-    def _drop_arms(self, state: AutoState, judgement: Judgement, ctx: Context) -> AutoState:
+    def _drop_arms(self, state: AutoState, judgement: Judgement) -> AutoState:
         """Without the arms that are clearly behind the leading one, and those that do what the baseline does."""
         scores, options = judgement.scores, judgement.options
         best = scores.find_best()
@@ -225,9 +222,23 @@ class Auto(Wrapper[AutoState, State]):
             same = arm > 0 and np.array_equal(scores.credits[options.index((arm, 0))], scores.credits[0])
             behind = arm > 0 and scores.gain(best, its).p < BEHIND
             kept.append(() if same or behind else held)
-        ctx.note("auto_kept", ", ".join(name_arm(self.arms[arm]) for arm, held in enumerate(kept) if held))
         nothing_left = sum(map(bool, kept)) == 1 and not self.tuning
         return replace(state, shadows=tuple(() for _ in kept) if nothing_left else tuple(kept))
+
+    def _keep_affordable(self, state: AutoState, judgement: Judgement, budget: Budget, tally: Tally, ctx: Context) -> AutoState:
+        """Without the lowest candidates, while all could not train until the decision; one stays. An early decision would compare models
+        that are not trained, which favours fine-tuning."""
+        scores, allowance = judgement.scores, budget.compute_allowance(tally, ctx)
+        while True:
+            running = [arm for arm, held in enumerate(state.shadows) if held]
+            left = budget.count_rounds(len(running), self._count_tuned(state), TUNING, allowance, ctx)
+            candidates = [arm for arm in running if arm]
+            if len(candidates) <= 1 or ctx.round_ + left >= state.decide:
+                ctx.note("auto_kept", ", ".join(name_arm(self.arms[arm]) for arm in running))
+                return replace(state, decide=min(state.decide, ctx.round_ + left))
+            best = {arm: scores.score(scores.find_best(np.array([own == arm for own, _ in judgement.options]))) for arm in candidates}
+            lowest = min(candidates, key=lambda arm: best[arm])
+            state = replace(state, shadows=tuple(() if arm == lowest else held for arm, held in enumerate(state.shadows)))
 
     def _count_tuned(self, state: AutoState) -> int:
         """The arms in the running that are judged with fine-tuning."""
