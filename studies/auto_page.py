@@ -32,8 +32,8 @@ that world, in hindsight, of all methods of [the comparison](rivals.md) and both
 [scores](../../results/rivals/scores.csv) by `python studies/auto_page.py`; protocol: `studies/rivals.py`.
 """
 OTHER_REFINEMENT = (
-    "In {worlds} the groups of `auto` were refined by each client's lowest loss, and not by clusters of losses as below: these rows are not "
-    "run again yet."
+    "In {worlds} the groups of `auto` were refined by each client's lowest loss, and not by clusters of losses as below: these rows are "
+    "not run again yet."
 )
 NOT_RUN = (
     "`auto` is FedAvg unless another way is better on samples that did not train it. **Not run yet:** the comparison with all methods over "
@@ -64,8 +64,9 @@ DECIDES = """\
 5. **Training.** What is chosen trains on all samples, from the first round on.
 
 `level` and `harm` set the two thresholds. Level and number of folds were chosen on other draws of digits (rotated, iid, label swap,
-Dirichlet), the refinement of groups on four other draws of label swaps: kinds of shift that are also in the table above, which is therefore
-no test on new kinds. Federations with styles, mixtures and label skew were looked at on other draws and changed nothing.
+Dirichlet), the refinement of groups on four other draws of label swaps, the dropping of the lowest arms on other draws of Dirichlet: kinds
+of shift that are also in the table above, which is therefore no test on new kinds. Styles and mixtures were looked at on other draws and
+changed nothing.
 
 A client that keeps FedAvg has its model bitwise identical. Every option is reported with its score, gain and p: in a sentence by `coterie
 show`, as a table in the report ("What auto decided"), and in the evidence (the note `auto`).
@@ -73,8 +74,9 @@ show`, as a table in the report ("What auto decided"), and in the evidence (the 
 ## What it costs
 
 `budget=4` bounds the client steps of training to four times FedAvg's: one for FedAvg itself, one for the chosen arm, two for the shadows.
-Arms that are clearly behind at a first check are dropped, and the decision comes at half of the rounds or earlier. Fine-tuning is judged on
-all clients, so that with small cohorts its epochs take many steps: lengths that the budget does not pay for are not judged. Every arm
+Arms that are clearly behind at a first check are dropped, then the lowest while the others could not train until half of the rounds, when
+the decision comes: options compared too early favour fine-tuning, since the common model is not trained yet. Fine-tuning is judged on all
+clients, so that with small cohorts its epochs take many steps: lengths that the budget does not pay for are not judged. Every arm
 trains for at least one round, which runs of three rounds or fewer may not pay for. `auto_cost` in the evidence is what was spent.
 """
 

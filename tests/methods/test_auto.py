@@ -12,11 +12,12 @@ from coterie.core.asks import Evaluate, Gradient, Share, Train, leave_out
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.core.serving import Serving
-from coterie.methods.auto import Auto, join_servings
+from coterie.methods.auto import Auto, AutoState, join_servings
 from coterie.methods.auto_accounts import Budget, Tally, count_epoch_steps
-from coterie.methods.auto_judgement import name_option
+from coterie.methods.auto_judgement import Judgement, name_option
 from coterie.methods.catalogue import build, get_spec
-from coterie.testing.fakes import make_context
+from coterie.statistics.cross_fitting import CrossFitted
+from coterie.testing.fakes import make_context, make_model
 
 NOTHING = "level=1e-12,harm=0"  # no option is ever admitted
 ONE_ARM = "groups=false,continuum=false,alone=false,tuning=false"
@@ -96,6 +97,19 @@ def test_the_budget_by_hand() -> None:
     assert budget.fit_lengths((0, 1, 2, 5, 10), 3, left, ctx) == (0, 1, 2, 5)
     assert budget.count_rounds(3, 3, (0, 1, 2, 5, 10), left, ctx) == 1  # (160 - 5 * 3 * 8) / (3 * 8)
     assert budget.fit_lengths((0, 1), 1, -1.0, ctx) == (0,)
+
+
+def test_the_lowest_arms_are_dropped_while_the_budget_would_make_the_decision_early() -> None:
+    """200 steps are left, 8 a round of an arm: five epochs of four arms leave two rounds, so the continuum goes, then training alone."""
+    ctx = make_context([15] * 4, plan=Plan(rounds=20, local=Local(batch_size=10)), round_=5)
+    one = make_model(0.0, 0.0)
+    state = AutoState((one,) * 4, ((one, one),) * 4, 160, 40, 10)
+    credits = np.array([5.0, 7, 3, 4])[:, None, None] * np.ones((4, 2, 4))
+    judgement = Judgement(tuple((arm, 0) for arm in range(4)), CrossFitted(np.arange(4), np.full((2, 4), 8), credits))
+    after = Auto()._keep_affordable(state, judgement, Budget(4.0, 2), Tally(160, 40), ctx)
+    assert [bool(held) for held in after.shadows] == [True, True, False, False]
+    assert after.decide == 7
+    assert ctx.notes.named["auto_kept"] == "fedavg, structured"
 
 
 def test_a_fold_is_left_out_of_every_ask_about_training_samples() -> None:
