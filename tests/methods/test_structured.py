@@ -106,8 +106,9 @@ def test_losses_are_asked_until_no_client_has_moved_for_three_rounds() -> None:
 
 def test_clients_outside_the_cohort_are_asked_too_for_groups_need_members() -> None:
     ctx = make_context(SIZES, plan=replace(make_context(SIZES).plan, cohort=2))
-    round_ = Structured().round(two_models(2, [0, 0, 1, 1]), ctx)
-    assert next(round_).clients.tolist() == [0, 1, 2, 3]
+    first: Any = next(Structured().round(two_models(2, [0, 0, 1, 1]), ctx))
+    assert isinstance(first, Losses)
+    assert first.clients.tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(("age", "settings"), [(1, {}), (2, {"refine": False}), (2, {"assign": "random"})])
