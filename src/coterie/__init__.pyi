@@ -55,6 +55,7 @@ from coterie.methods.fedatt import FedAtt as FedAtt
 from coterie.methods.fedavg import FedAvg as FedAvg
 from coterie.methods.fedclust import FedClust as FedClust
 from coterie.methods.feddane import FedDANE as FedDANE
+from coterie.methods.feddrift import FedDrift as FedDrift
 from coterie.methods.fedem import FedEM as FedEM
 from coterie.methods.fedex import FedEx as FedEx
 from coterie.methods.fedfew import FedFew as FedFew
@@ -95,6 +96,7 @@ from coterie.methods.server_optimised import ServerOptimised as ServerOptimised
 from coterie.methods.simagg import SimAgg as SimAgg
 from coterie.methods.simprox import SimProx as SimProx
 from coterie.methods.structured import Structured as Structured
+from coterie.methods.watch import Watch as Watch
 from coterie.methods.wrapper import RateOverride as RateOverride
 from coterie.report.charts.accuracy import plot as plot
 from coterie.report.report import write_report as write_report

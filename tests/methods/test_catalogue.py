@@ -19,6 +19,7 @@ GROUPING = {
     "cflgp",
     "clove",
     "fedclust",
+    "feddrift",
     "fedex",
     "fedgroup",
     "fedgrouprox",

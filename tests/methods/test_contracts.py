@@ -26,6 +26,7 @@ EXAMPLES = {
     "guard": ("guard", "guard(rule=median,least=1)"),
     "restarts": ("restarts", "restarts(starts=2,trial=2)"),
     "private": ("private(layers=bias)", "private(layers=bias,train=private_first)", "private(layers=bias,train=shared)"),
+    "watch": ("watch(after=1,every=1)", "watch(after=1,every=1,on=loss,policy=new,rate=0.9)"),
     "server": ("server", "server(optimizer=adam,lr=0.1)"),
     "fedex": (
         "fedex(groups=2)",
@@ -37,7 +38,14 @@ EXAMPLES = {
     "fedrc": ("fedrc", "fedrc(groups=2,predict=hard)"),
     "fedfew": ("fedfew", "fedfew(groups=2,mu=1)"),
     "fedgwc": ("fedgwc", "fedgwc(eps=2,gamma=5,steps=2)", "fedgwc(eps=2,gamma=5,assign=random)", "fedgwc(eps=2,number=structure,most=2)"),
-    "flux": ("flux(warmup=1)", "flux(warmup=0,groups=2,labels=false)", "flux(warmup=0,assign=random)", "flux(warmup=0,groups=auto,most=2)"),
+    "flux": (
+        "flux(warmup=1)",
+        "flux(warmup=0,groups=2,labels=false)",
+        "flux(warmup=0,assign=random)",
+        "flux(warmup=0,groups=auto,most=2)",
+        "flux(warmup=0,again=1)",
+    ),
+    "feddrift": ("feddrift", "feddrift(delta=0.001,every=1)", "feddrift(delta=0.5,every=1,assign=random)"),
     "feroma": ("feroma(warmup=0)", "feroma(warmup=1,folds=1,labels=false)"),
     "ifca": ("ifca", "ifca(groups=2,weighting=samples)", "ifca(groups=2,assign=random)", "ifca(groups=auto,choice=silhouette)"),
     "clove": ("clove", "clove(groups=2,patience=1)", "clove(groups=2,assign=random)", "clove(groups=auto,choice=ward,most=4)"),
@@ -64,7 +72,9 @@ EXAMPLES = {
 # Those whose models are not what the matrix gives: moved after they were mixed, one of several, or of a rule such as a median;
 # pFedGraph's are the clients', beside their average, and what is private is not averaged; clients of FedEM, FedRC and FedFew send
 # several models each.
-NOT_THE_AGGREGATE = {"auto", "fedem", "fedfew", "fedrc", "pfedgraph", "private", "server", "restarts", "guard(rule=median,least=1)"}
+NOT_THE_AGGREGATE = {"auto", "fedem", "fedfew", "fedrc", "pfedgraph", "private", "server", "restarts"}
+# a round that begins a time step merges models before it trains
+NOT_THE_AGGREGATE |= {"guard(rule=median,least=1)", "feddrift(delta=0.001,every=1)", "feddrift(delta=0.5,every=1,assign=random)"}
 
 
 def subjects() -> dict[str, Checked]:

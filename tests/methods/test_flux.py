@@ -95,6 +95,21 @@ def test_clustering_by_hand() -> None:
     assert again.groups.tolist() == [0, 0, 1, 1]
 
 
+def test_clustering_again_by_hand() -> None:
+    # Groups {0, 1} at (1, 3) and {2, 3} at (4, 4). Client 1 (3 samples) moves to the others (2 each) of the other.
+    method = replace(FREE, again=2)
+    after, _ = run_dialogue(method.round(begin(), context()), (REPLY, NEAR))
+    same, asks = run_dialogue(method.round(after, context(round_=3)), NEAR, REPLY)
+    assert asks[0].models.tolist() == after.described.tolist()
+    assert same.groups.tolist() == after.groups.tolist()
+    assert asks[1].models.tolist() == after.models.tolist()
+    moved, asks = run_dialogue(method.round(after, context(round_=3)), described([[0, 0], [4, 4], [4, 4], [4, 3.9]]), REPLY)
+    assert moved.groups.tolist() == [0, 1, 1, 1]
+    np.testing.assert_allclose(asks[1].models, [[1, 3], [(3 * 1 + 4 * 4) / 7, (3 * 3 + 4 * 4) / 7]], rtol=1e-6)
+    assert asks[1].start.tolist() == [0, 1, 1, 1]
+    assert len(run_dialogue(method.round(after, context(round_=2)), REPLY)[1]) == 1  # not due
+
+
 def test_by_class_where_labels_are_described() -> None:
     _, (ask,) = run_dialogue(Flux(warmup=0).round(begin(), context()), (REPLY, described(np.ones((4, 3, 2)))))
     assert ask.asks[1].classes == 2

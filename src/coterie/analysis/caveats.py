@@ -7,6 +7,7 @@ import numpy as np
 
 from coterie._util.formatting import format_count
 from coterie.analysis.auto_decisions import summarize_decisions
+from coterie.analysis.drift_alarms import summarize_alarms
 from coterie.analysis.findings import Findings
 from coterie.analysis.records import Records
 from coterie.analysis.roles import build_known
@@ -82,7 +83,7 @@ MAX_NAMED = 3  # clients named one by one
 def collect_remarks(evidence: Evidence) -> list[str]:
     """Sentences on anything unusual in the rounds. A reply that its site's policy denies is not unusual: it is reported elsewhere."""
     unusual = [*_rounds_without_replies(evidence), *_early_stops(evidence), *_refused_replies(evidence), *_strong_proximal_terms(evidence)]
-    return [*unusual, *summarize_decisions(evidence)]
+    return [*unusual, *summarize_decisions(evidence), *summarize_alarms(evidence)]
 
 
 def _strong_proximal_terms(evidence: Evidence) -> list[str]:

@@ -19,6 +19,7 @@ from coterie.methods.fedatt import FedAtt
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedclust import FedClust
 from coterie.methods.feddane import FedDANE
+from coterie.methods.feddrift import FedDrift
 from coterie.methods.fedem import FedEM
 from coterie.methods.fedex import FedEx
 from coterie.methods.fedfew import FedFew
@@ -52,6 +53,7 @@ from coterie.methods.server_optimised import ServerOptimised
 from coterie.methods.simagg import SimAgg
 from coterie.methods.simprox import SimProx
 from coterie.methods.structured import Structured
+from coterie.methods.watch import Watch
 from coterie.methods.wrapper import RateOverride
 
 T = TypeVar("T")
@@ -73,7 +75,7 @@ _ONE_MODEL = (
 )
 _GROUPED = (FedGroup, FedGrouProx, FeSEM, FedEx, IFCA, HypoCluster, CFL, FLHC, Robust)
 _AUTO = (Auto, Continuum, Structured)
-_RIVALS = (APFL, CFLGP, CLoVE, FedALA, FedClust, FedEM, FedFew, FedGWC, FedRC, FEROMA, Flux, PACFL, PFedGraph)
+_RIVALS = (APFL, CFLGP, CLoVE, FedALA, FedClust, FedDrift, FedEM, FedFew, FedGWC, FedRC, FEROMA, Flux, PACFL, PFedGraph)
 methods: Registry[Method[Any]] = Registry(
     "method",
     "coterie.methods",
@@ -91,6 +93,7 @@ wrappers: Registry[Method[Any]] = Registry(
     rate=RateOverride,
     restarts=Restarts,
     server=ServerOptimised,
+    watch=Watch,
 )
 PRESETS = {  # names that papers give a method with wrappers
     "fedper": "fedavg+private(layers=head)",

@@ -13,6 +13,7 @@ from sklearn.cluster import DBSCAN
 
 from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.asks import Together, Train
+from coterie.core.descriptions import Described
 from coterie.core.layout import InitialModels
 from coterie.core.method import ALL_CLIENTS_TRAIN, Context, MemoryNeeds, Round
 from coterie.core.serving import NamedModels
@@ -52,6 +53,7 @@ class Flux(GroupedMethod[FluxState]):
     labels: bool = setting(True, "Describe each class as well, which shows how many samples it has.")
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
     most: int = setting(10, "The most groups that auto may find.", minimum=1)
+    again: int | None = setting(None, "Rounds after which clients describe themselves again, and are clustered again.", minimum=1)
 
     @property
     def memory_needs(self) -> MemoryNeeds:
@@ -67,6 +69,8 @@ class Flux(GroupedMethod[FluxState]):
     def round(self, state: FluxState, ctx: Context) -> Round[FluxState]:
         if not state.clustered and ctx.round_ > self.warmup:  # step 1
             return (yield from self._cluster(state, ctx))
+        if state.clustered and self.again is not None and (ctx.round_ - self.warmup - 1) % self.again == 0:
+            state = yield from self._cluster_again(state, ctx)
         trained, rows, groups = yield from self.train_cohort(state, ctx, grouped=state.clustered)
         if not len(trained):
             return state
@@ -82,18 +86,44 @@ class Flux(GroupedMethod[FluxState]):
         both = np.intersect1d(trained.clients, found.clients)
         if not len(both):
             return state  # the next round tries again
-        trained, blocks = trained.of(both), read_blocks(found.of(both))  # step 3
+        trained, after = trained.of(both), replace(state, clustered=True, described=state.models)
+        after, labels = yield from self._group(after, found.of(both), ctx)
+        models = average_within_groups(state, trained, labels, compute_weights(trained, self.weighting), len(after.centres), ctx)
+        return replace(after, models=models)
+
+    def _group(self, state: FluxState, found: Described, ctx: Context) -> Round[tuple[FluxState, Ids]]:
+        """The state with the groups of these clients (steps 3 to 5), its models left as they are; and the clients' labels."""
+        blocks = read_blocks(found)
         scale = BlockScale.fit(blocks)
-        similar = yield from self._find_groups(scale.apply(blocks), state, ctx)  # step 4
-        labels = renumber_labels(apply_control(similar, both, self.assign, ctx))
+        similar = yield from self._find_groups(scale.apply(blocks), state, ctx)
+        labels = renumber_labels(apply_control(similar, found.clients, self.assign, ctx))
         count, groups = int(labels.max()) + 1, state.all_groups(ctx)
-        groups[both] = labels
+        groups[found.clients] = labels
         ctx.note("groups_found", count)
         low, high = scale.low[:UNLABELLED], scale.high[:UNLABELLED]
         short = BlockScale(low, high).apply(blocks[:, :UNLABELLED])
         centres = np.stack([short[labels == j].mean(axis=0) for j in range(count)])
-        models = average_within_groups(state, trained, labels, compute_weights(trained, self.weighting), count, ctx)
-        return FluxState(models, groups, True, state.models, centres, low, high)
+        return replace(state, groups=groups, centres=centres, low=low, high=high), labels
+
+    def _cluster_again(self, state: FluxState, ctx: Context) -> Round[FluxState]:
+        """All clients describe themselves at the same model as before. Where the groups are others, each begins with the mean of what its
+        members had; where they are not, nothing changes."""
+        found = yield from ask_descriptors(ctx.roster.available, state.described, ctx, labels=self.labels)
+        found = found.of(np.flatnonzero(state.all_groups(ctx) >= 0))
+        if not len(found):
+            return state
+        before = state.groups[found.clients]
+        after, labels = yield from self._group(state, found, ctx)
+        if np.array_equal(renumber_labels(before), labels):
+            return state
+        weights = np.maximum(ctx.roster.sizes[found.clients], 1).astype(np.float64)
+        shares = np.stack([np.bincount(before, weights * (labels == j), len(state.models)) for j in range(int(labels.max()) + 1)])
+        models = (shares / shares.sum(axis=1, keepdims=True)) @ state.models.astype(np.float64)
+        ctx.note("regrouped", int(np.sum(labels != renumber_labels(before))))
+        silent = np.setdiff1d(np.flatnonzero(after.groups >= 0), found.clients)
+        groups = after.groups.copy()
+        groups[silent] = -1  # they join when they next take part
+        return replace(after, groups=groups, models=models.astype(np.float32))
 
     def _find_groups(self, points: Doubles, state: FluxState, ctx: Context) -> Round[Ids]:
         if self.groups == "density":

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from coterie.analysis.auto_decisions import group_decisions, make_decision_table
+from coterie.analysis.drift_alarms import make_alarm_table, read_alarms
 from coterie.analysis.findings import Finding
 from coterie.analysis.metrics import SCORES
 from coterie.analysis.verdict import TEST_NAMES, describe_score
@@ -30,6 +31,7 @@ def build_tables(view: FederationView) -> dict[str, ReportTable]:
     made = [
         build_overview_table(view, view.overview),
         *build_decision_tables(view),
+        *build_alarm_tables(view),
         *build_stage_tables(view, view.overview),
         build_score_table(view),
         *build_source_tables(view),
@@ -69,6 +71,25 @@ def build_decision_tables(view: FederationView) -> list[ReportTable]:
         "and clients served are means over runs; the interval is that of one run, p the median (one-sided, not corrected)."
     )
     return [ReportTable(view.id("decisions"), caption, pd.concat(frames, ignore_index=True), columns)] if frames else []
+
+
+def build_alarm_tables(view: FederationView) -> list[ReportTable]:
+    """Of methods that watch, every alarm; nothing where there is none."""
+    alarms = read_alarms(view.findings.evidence)[1]
+    frame = make_alarm_table(alarms)
+    columns = (
+        Column("method", lambda row: view.name(row["label"])),
+        Column("draw", show_amount("draw")),
+        Column("seed", show_amount("seed")),
+        Column("round", show_amount("round")),
+        Column("changed", show_text("unit")),
+        Column("error before", show_number("before", ".2f")),
+        Column("now", show_number("now", ".2f")),
+        Column("log e-value", show_number("statistic", ".1f")),
+        Column("threshold", show_number("threshold", ".1f")),
+    )
+    caption = "Alarms: errors are of the reference model, between 0 and 1, before and now. An e-value is evidence against no change."
+    return [ReportTable(view.id("alarms"), caption, frame.rename(columns={"method": "label"}), columns)] if alarms else []
 
 
 def build_score_table(view: FederationView) -> ReportTable:

@@ -11,6 +11,7 @@ from coterie._util.json_io import read_json_object
 from coterie.analysis.auto_decisions import summarize_decisions
 from coterie.analysis.caveats import list_caveats
 from coterie.analysis.comparison import Comparison
+from coterie.analysis.drift_alarms import summarize_alarms
 from coterie.core.specs import Registry
 from coterie.report.charts.accuracy import draw_accuracy, draw_costs, draw_ranks, draw_time_curves
 from coterie.report.charts.clients import draw_client_gains, draw_client_map, draw_decomposition, draw_stages
@@ -198,6 +199,7 @@ def _evidence_sections(
             ],
         ),
         ("auto", "What auto decided", [*_render_decisions(view), *shown("decisions")]),
+        ("watch", "What changed", [*_render_alarms(view), *folded("alarms")]),
         ("origin", "Where the gain comes from", [*draw_decomposition(view), *folded("decomposition")]),
         (
             "who",
@@ -228,6 +230,11 @@ def _evidence_sections(
 def _render_decisions(view: FederationView) -> list[Block]:
     """A sentence for each method that chooses."""
     return [render_paragraph(sentence) for sentence in summarize_decisions(view.findings.evidence)]
+
+
+def _render_alarms(view: FederationView) -> list[Block]:
+    """A sentence for each method that watches."""
+    return [render_paragraph(sentence) for sentence in summarize_alarms(view.findings.evidence)]
 
 
 def _describe_limits(view: FederationView) -> str:
