@@ -56,7 +56,7 @@ def test_models_that_fit_each_others_clients_are_merged() -> None:
     table = losses([[0.1, 0.5, 3.0], [0.1, 0.5, 3.0], [0.3, 0.2, 3.0], [2.2, 2.2, 0.1]])
     before = state([[0, 0], [4, 4], [7, 7]], [0, 0, 1, 2], [0.2, 0.2, 0.2, 0.2])
     after, (asks, notes) = begin(before, table)
-    np.testing.assert_allclose(asks[1].models, [[4 * 2 / 6] * 2, [7, 7]], rtol=1e-6)  # by samples, 1 + 3 and 2
+    np.testing.assert_allclose(asks[1].models, np.array([[4 * 2 / 6] * 2, [7, 7]]), rtol=1e-6)  # by samples, 1 + 3 and 2
     assert asks[1].start.tolist() == [0, 0, 0, 1]
     assert after.groups.tolist() == [0, 0, 0, 1]
     assert notes["merged"] == 1

@@ -105,7 +105,7 @@ def test_clustering_again_by_hand() -> None:
     assert asks[1].models.tolist() == after.models.tolist()
     moved, asks = run_dialogue(method.round(after, context(round_=3)), described([[0, 0], [4, 4], [4, 4], [4, 3.9]]), REPLY)
     assert moved.groups.tolist() == [0, 1, 1, 1]
-    np.testing.assert_allclose(asks[1].models, [[1, 3], [(3 * 1 + 4 * 4) / 7, (3 * 3 + 4 * 4) / 7]], rtol=1e-6)
+    np.testing.assert_allclose(asks[1].models, np.array([[1, 3], [(3 * 1 + 4 * 4) / 7, (3 * 3 + 4 * 4) / 7]]), rtol=1e-6)
     assert asks[1].start.tolist() == [0, 1, 1, 1]
     assert len(run_dialogue(method.round(after, context(round_=2)), REPLY)[1]) == 1  # not due
 

@@ -82,26 +82,23 @@ def test_losses_notice_it_too() -> None:
 def test_policies() -> None:
     """Which models the changed clients have after the alarm of round 10."""
     spec = "fedgroup(groups=2)+watch(after=6,every=2,policy={})"
-    report, place, new, regroup = (run(spec.format(policy)).states for policy in ("report", "place", "new", "regroup"))
+    runs: list[Any] = [run(spec.format(policy)).states for policy in ("report", "place", "new", "regroup")]
+    report, place, new, regroup = runs
     changed = [client for alarm in looks(run(spec.format("report")))[10]["alarms"] for client in alarm["clients"]]
-    for states in (place, new, regroup):
-        assert to_bytes(states[9]) == to_bytes(report[9]) or states is not place
-        assert to_bytes(states[9].parts[0]) == to_bytes(report[9].parts[0])  # type: ignore[attr-defined]
-    states: Any = place
-    assert set(np.flatnonzero(states[10].parts[0].groups < 0)) == set(changed)
     others = np.setdiff1d(np.arange(16), changed)
-    assert (states[11].parts[0].groups[changed] == 1 - report[11].parts[0].groups[changed]).all()  # type: ignore[attr-defined]
-    assert (states[11].parts[0].groups[others] == report[11].parts[0].groups[others]).all()  # type: ignore[attr-defined]
-    states = new
-    assert len(states[10].parts) == 2
-    assert set(np.flatnonzero(states[10].part == 1)) == set(changed)
+    for states in (place, new, regroup):
+        assert to_bytes(states[9].parts[0]) == to_bytes(report[9].parts[0])
+    assert set(np.flatnonzero(place[10].parts[0].groups < 0)) == set(changed)
+    assert (place[11].parts[0].groups[changed] == 1 - report[11].parts[0].groups[changed]).all()
+    assert (place[11].parts[0].groups[others] == report[11].parts[0].groups[others]).all()
+    assert len(new[10].parts) == 2
+    assert set(np.flatnonzero(new[10].part == 1)) == set(changed)
     method: Any = build(spec.format("new"))
-    groups = method.members(states[12])
+    groups = method.members(new[12])
     assert not set(groups[changed]) & set(groups[others])
-    states = regroup
-    assert len(states[10].parts) == 1
-    assert (states[10].seen.rows < 0).all()  # every client gets a new reference
-    assert (states[12].seen.rows >= 0).all()
+    assert len(regroup[10].parts) == 1
+    assert (regroup[10].seen.rows < 0).all()  # every client gets a new reference
+    assert (regroup[12].seen.rows >= 0).all()
 
 
 def test_who_is_asked_what() -> None:

@@ -10,8 +10,8 @@ from coterie.statistics.change import KEPT, ChangeTest, compute_largest_likeliho
 
 
 def evalue(early: float, samples: float, late: float, counts: float, margin: float = 0.0) -> float:
-    arrays = [np.array([float(value)]) for value in (early, samples, late, counts)]
-    return exp(compute_log_evalues(*arrays, margin)[0])
+    a, n, b, m = (np.array([float(value)]) for value in (early, samples, late, counts))
+    return exp(compute_log_evalues(a, n, b, m, margin)[0])
 
 
 def test_evalues_by_hand() -> None:
@@ -31,7 +31,8 @@ def test_the_largest_likelihood_is_that_of_a_search() -> None:
         p = np.linspace(1e-6, 1 - 1e-6, 801)
         q = p[:, None]
         likely = a * np.log(p) + (n - a) * np.log(1 - p) + b * np.log(q) + (m - b) * np.log(1 - q)
-        found = compute_largest_likelihood(*(np.array([float(v)]) for v in (a, n, b, m)), margin)[0]
+        arrays = [np.array([float(value)]) for value in (a, n, b, m)]
+        found = compute_largest_likelihood(arrays[0], arrays[1], arrays[2], arrays[3], margin)[0]
         assert found == pytest.approx(likely[q - p[None, :] <= margin].max(), abs=2e-2)
         assert found >= likely[q - p[None, :] <= margin].max() - 1e-6
 

@@ -12,6 +12,7 @@ import typer
 
 from coterie._util.errors import UserError
 from coterie.cli import options
+from coterie.cli.federation_monitor import monitor
 from coterie.cli.terminal import stop_on_terminate
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def _find_free_port() -> int:
 
 app = typer.Typer(help="Certificates, kits, sites and runs of a federation.", no_args_is_help=True)
 app.command("demo")(demo)
+app.command("monitor")(monitor)
 Folder = Annotated[Path, typer.Argument(help="The federation's folder, on the server's machine.", metavar="DIR")]
 Name = Annotated[str, typer.Argument(help="The site's name.", metavar="SITE")]
 

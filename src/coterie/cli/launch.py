@@ -38,6 +38,8 @@ def launch(
     timeout: Annotated[float, typer.Option(help="Seconds a site has to answer.", min=1)] = 600.0,
     purpose: Annotated[str, typer.Option(help="What the run is for: sites read it before they approve the order.")] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run --name, with more --rounds if given, or show it again.")] = False,
+    evaluate: Annotated[Path | None, typer.Option(help="A bundle's folder: ask for its scores at all sites, and train nothing.")] = None,
+    start: Annotated[Path | None, typer.Option("--from", help="A bundle's folder: training continues from its models.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the end.")] = False,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
@@ -54,11 +56,18 @@ def launch(
     folder, console = FederationFolder.open(federation), PlainConsole(stderr=as_json)
     given |= options.drop_unset(data=data, model=model, seeds=parse_seeds(seeds) if seeds is not None else None)
     require_server(federation, folder.server)
+    if evaluate is not None:
+        _evaluate_bundle(folder, evaluate, name, methods or [], given, minimum, timeout, purpose, console, as_json=as_json, detach=detach)
+        return
+    if start is not None:
+        if resume:
+            raise UserError("--resume continues a run from its own models: omit --from.")
+        given = _use_model_of(folder, start, given)
     if resume:
         runs = [_resume_run(folder, name, methods or [], given, trust)]
     else:
         wanted = _read_studies(folder, methods or [], given, name, trust)
-        runs = [_place_order(folder, run, settings, minimum, timeout, purpose) for run, settings in wanted]
+        runs = [_place_order(folder, run, settings, minimum, timeout, purpose, start) for run, settings in wanted]
     for run, seen in runs:
         if detach:
             state = f"is ordered. {_describe_next_commands(folder, run)}" if run.status != "complete" else "is complete already."
@@ -104,19 +113,83 @@ def set_default_share(settings: "Settings", sites: int) -> "Settings":
 
 
 def _place_order(
-    folder: "FederationFolder", name: str, settings: "Settings", minimum: int | None, timeout: float, purpose: str
+    folder: "FederationFolder",
+    name: str,
+    settings: "Settings",
+    minimum: int | None,
+    timeout: float,
+    purpose: str,
+    start: Path | None = None,
 ) -> "tuple[RunFolder, int]":
     from coterie.core.specs import is_external_code
     from coterie.deploy.server.runs import Order, get_operator_name, make_run
 
-    if minimum is not None and minimum > len(folder.sites):
-        raise UserError(f"--minimum {minimum} is more than the {len(folder.sites)} sites of the federation: use fewer.")
-    run = make_run(folder, name)
+    needed, run, begin = check_minimum(folder, minimum), make_run(folder, name), ""
+    if start is not None:
+        from coterie.deploy.server.evaluation import keep_bundle, open_bundle
+
+        _, begin = open_bundle(start)
+        keep_bundle(start, run.folder)
     trusted = tuple(spec for spec in (*settings.methods, settings.plan.selection) if is_external_code(spec))
-    needed, operator = minimum or len(folder.sites), get_operator_name()
-    order = Order(name, "study", settings.as_json(), folder.sites, needed, trusted=trusted, operator=operator, purpose=purpose)
+    operator = get_operator_name()
+    order = Order(name, "study", settings.as_json(), folder.sites, needed, trusted=trusted, operator=operator, purpose=purpose, start=begin)
     run.place(order, timeout)
     return run, 0
+
+
+def check_minimum(folder: "FederationFolder", minimum: int | None) -> int:
+    """The sites that are needed: all of the federation, if no number is given."""
+    if minimum is not None and minimum > len(folder.sites):
+        raise UserError(f"--minimum {minimum} is more than the {len(folder.sites)} sites of the federation: use fewer.")
+    return minimum or len(folder.sites)
+
+
+def _use_model_of(folder: "FederationFolder", start: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """The settings with the model of a bundle, which no other may replace."""
+    from coterie.deploy.server.evaluation import check_columns, open_bundle
+
+    bundle, _ = open_bundle(start)
+    check_columns(bundle, folder)
+    if given.get("model", bundle.model) != bundle.model:
+        raise UserError(f"{start} is a bundle of {bundle.model}, and --model is {given['model']}: omit --model, or name another bundle.")
+    return {**given, "model": bundle.model}
+
+
+def _evaluate_bundle(
+    folder: "FederationFolder",
+    bundle: Path,
+    name: str | None,
+    methods: list[str],
+    given: dict[str, Any],
+    minimum: int | None,
+    timeout: float,
+    purpose: str,
+    console: "PlainConsole",
+    *,
+    as_json: bool,
+    detach: bool,
+) -> None:
+    """Order one look at a bundle, and print its scores."""
+    from coterie.cli.federation_monitor import await_look, place_evaluation, print_look
+    from coterie.deploy.server.evaluation import History
+    from coterie.deploy.server.runs import find_free_name
+
+    if methods or given:
+        other = ", ".join([*methods, *(f"--{option.replace('_', '-')}" for option in given)])
+        raise UserError(f"--evaluate trains nothing: omit {other}.")
+    needed = check_minimum(folder, minimum)
+    run = place_evaluation(folder, bundle, name or find_free_name(folder, "evaluate"), needed, timeout, purpose)
+    if detach:
+        console.print(f"Run {run.name} is ordered: coterie federation status {folder.folder} shows it.", soft_wrap=True)
+        return
+    await_look(folder, run, console)
+    look = History(run.folder).read()[-1]
+    print_look(look, console)
+    console.print(f"Scores in {History(run.folder).path}.", soft_wrap=True)
+    if as_json:
+        from dataclasses import asdict
+
+        print(json.dumps(asdict(look)))
 
 
 def _resume_run(
@@ -159,7 +232,7 @@ def _wait_for_result(folder: "FederationFolder", run: "RunFolder", seen: int, co
     from coterie.cli.console import make_bold
     from coterie.cli.federation_status import follow_run
     from coterie.cli.tables import print_result
-    from coterie.deploy.server.runner import UNDELIVERED_FILE
+    from coterie.deploy.server.runner import BUNDLES_FOLDER, UNDELIVERED_FILE
     from coterie.evidence.reader import Evidence
     from coterie.run.result import Result
 
@@ -178,6 +251,9 @@ def _wait_for_result(folder: "FederationFolder", run: "RunFolder", seen: int, co
     without = read_json(run.folder / UNDELIVERED_FILE)
     missing = f"; not {', '.join(without)}" if without else ""
     console.print(f"Sites have their models in their own kits, in bundles/{run.name}{missing}.", soft_wrap=True)
+    console.print(
+        f"What all clients are served: {run.folder / BUNDLES_FOLDER}, for --evaluate, --from and 'federation monitor'.", soft_wrap=True
+    )
     if as_json:
         print(json.dumps(result.as_json(str(run.study))))
 

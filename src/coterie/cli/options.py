@@ -25,7 +25,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Method": ("model", "controls", "finetune", "stages", "tune", "grid", "extensions", "tuning_seeds", "references", "labels", "sketch"),
     "Training": ("seed", "seeds", "rounds", "pilot", "randoms"),
     "Who takes part": ("unseen", "most", "minimum", "purpose", "timeout"),
-    "Execution": ("resume", "budget", "part", "from_", "with_", "anyway", "detach", "trust"),
+    "Execution": ("resume", "budget", "part", "from_", "with_", "anyway", "evaluate", "start", "detach", "trust"),
     "Output": ("name", "out", "page", "scores", "metric", "track", "list_", "details", "web", "port", "as_json"),
 }
 

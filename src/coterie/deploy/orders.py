@@ -35,6 +35,7 @@ class OrderKind:
 
     asks: tuple[AskName, ...]  # of which an order names those that it makes
     rounds: str = ""  # in words, where the plan has no rounds and no local training of its own
+    trains: bool = True  # whether the plan states local training
     has_model: bool = True  # whether the asks are about a model, which a site builds before it answers
 
     @property
@@ -45,6 +46,7 @@ class OrderKind:
 KINDS_OF_ORDER: Mapping[str, OrderKind] = {
     "study": OrderKind(ASKS),
     "inspect": OrderKind(ASKS, "none: an inspection"),
+    "evaluate": OrderKind(("Evaluate",), trains=False),  # a round is a look
 }
 
 
@@ -162,7 +164,9 @@ def _find_faults(terms: OrderTerms) -> Iterator[str]:
 
 
 def _has_local(terms: OrderTerms) -> bool:
-    """Whether an order states how clients train; an inspection need not."""
+    """Whether an order states how clients train; one that does not train need not, and an inspection may."""
+    if not terms.facts.trains:
+        return "local" not in terms.plan
     found = terms.plan if terms.facts.has_rounds else terms.plan.get("pilot") or {}
     local = found.get("local", {}) if isinstance(found, Mapping) else None
     if not isinstance(local, Mapping):

@@ -74,7 +74,7 @@ class FedDrift(GroupedMethod[FedDriftState]):
         groups[table.clients] = labels
         models = np.concatenate([state.models, state.models[added]])
         merged = self._find_merged(table, labels, len(state.models)) if self.assign == "similar" else np.arange(len(state.models))
-        sizes = np.bincount(labels, weights=table.sizes, minlength=len(models))
+        sizes: Doubles = np.bincount(labels, weights=table.sizes.astype(np.float64), minlength=len(models)).astype(np.float64)
         return _apply_merge(FedDriftState(models, groups, losses), np.r_[merged, np.arange(len(state.models), len(models))], sizes, ctx)
 
     def _find_merged(self, table: LossTable, labels: Ids, count: int) -> Ids:
@@ -95,7 +95,7 @@ class FedDrift(GroupedMethod[FedDriftState]):
 
 
 def _apply_merge(state: FedDriftState, into: Ids, sizes: Doubles, ctx: Context) -> FedDriftState:
-    """The state with models averaged by the samples of their clients, and numbered anew."""
+    """The state with models averaged by the samples of their clients, and numbered again."""
     kept = np.unique(into)
     ctx.note("merged", len(into) - len(kept))
     ctx.note("models", len(kept))

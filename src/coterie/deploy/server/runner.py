@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import shutil
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,27 +12,41 @@ import numpy as np
 
 from coterie._util.errors import UserError
 from coterie._util.json_io import write_json
-from coterie.core.asks import Refusal
+from coterie.core.asks import Evaluate, Refusal
 from coterie.core.method import Context, Problem
 from coterie.core.model import ModelSpec
 from coterie.core.plan import Plan
+from coterie.core.serving import Serving
 from coterie.core.specs import check_trust
+from coterie.deploy.bundle.bundle import Bundle, Origin
 from coterie.deploy.bundle.export import name_models
+from coterie.deploy.bundle.files import write_bundle
+from coterie.deploy.files import make_folder_name
 from coterie.deploy.messages import (
     PROTOCOL,
     Delivery,
     MessageError,
     RawMessage,
+    read_schema,
     restrict_serving,
     to_message,
 )
 from coterie.deploy.orders import OrderTerms
 from coterie.deploy.server.engine import Carrier, FederatedEngine, PostingCarrier, limit_answers
+from coterie.deploy.server.evaluation import (
+    ContinuedProblem,
+    EvaluateOrder,
+    History,
+    check_fit,
+    load_kept_bundle,
+    make_look,
+    serve_bundle,
+)
 from coterie.deploy.server.federation import Claim
 from coterie.deploy.server.introduction import PendingApprovals, introduce_sites
 from coterie.deploy.server.members import Members
-from coterie.deploy.server.runs import InspectOrder, Order
-from coterie.deploy.server.validation import RECEIPT_BYTES, read_receipt
+from coterie.deploy.server.runs import InspectOrder, Journal, Order
+from coterie.deploy.server.validation import RECEIPT_BYTES, clean_text, read_receipt
 from coterie.engines.engine import StampedAsk
 from coterie.evidence.restore import load_lanes
 from coterie.evidence.settings import Settings
@@ -42,6 +57,7 @@ from coterie.run.async_rounds import check_async_methods
 from coterie.run.callbacks import Callback
 from coterie.run.driver import run_script
 from coterie.run.execution import Execution
+from coterie.run.lanes import Lane
 from coterie.run.study import Study
 from coterie.run.waves import TimeLimit
 
@@ -118,6 +134,7 @@ def make_deliveries(
         serving = run_script(script, engine, seed=lane.derived_seed, round_=lane.round_, draw=lane.key.draw)
         serving = replace(serving, neighbours=None)  # of knn the model is delivered: samples are the client's own
         names = name_models(lane, serving, roster.ids)
+        _keep_served_models(study, lane, serving, names, members, folder.parent / BUNDLES_FOLDER)
         found = {}
         sites = np.array([members.members[int(c)].site for c in serving.clients], dtype=object)
         for site in dict.fromkeys(sites.tolist()):
@@ -128,6 +145,30 @@ def make_deliveries(
             number = secrets.token_hex(16)
             found[site] = Delivery(PROTOCOL, run, number, lane.label, lane.seed, lane.round_, ids, cut, named, order)
         yield found
+
+
+BUNDLES_FOLDER = "bundles"  # in a run's folder, by method: what all clients were served, for `launch --evaluate` and `--from`
+
+
+def _keep_served_models(study: Study, lane: Lane, serving: Serving, names: Sequence[str], members: Members, folder: Path) -> None:
+    """Write what all clients are served as a bundle; one of an earlier round gives way."""
+    schema = read_schema(members.schema) if members.schema else None
+    own = schema is not None and (schema.classes, schema.shape) == (members.classes, members.input_shape)
+    ids = members.roster().ids
+    bundle = Bundle(
+        origin=Origin(lane.label, study.settings.data, lane.seed, lane.key.draw, lane.round_),
+        model=study.settings.model,
+        input_shape=members.input_shape,
+        classes=members.classes,
+        models=np.asarray(serving.models),
+        names=tuple(names),
+        clients={ids[int(client)]: int(row) for client, row in zip(serving.clients, serving.rows, strict=True)},
+        combiner=serving.combiner,
+        features=schema.features or None if schema is not None and own else None,
+    )
+    target = folder / make_folder_name(lane.label)
+    shutil.rmtree(target, ignore_errors=True)
+    write_bundle(bundle, target)
 
 
 UNDELIVERED_FILE = "undelivered.json"  # the sites that did not confirm that they have their models
@@ -179,6 +220,10 @@ def _run_study(job: Job) -> bool:
     members, pending = job.introduce(terms)
     clock, carrier = _ApprovalClock(job.clock, pending), _MembersCarrier(job.carrier, members.here)
     problem = make_problem(members, settings.model)
+    if order.start:
+        bundle = load_kept_bundle(folder, order.start)
+        check_fit(bundle, members)
+        problem = ContinuedProblem(**vars(problem), start=bundle.models)
     engine = FederatedEngine(
         carrier,
         members.sites,
@@ -206,6 +251,36 @@ def _run_study(job: Job) -> bool:
         folder / UNDELIVERED_FILE,
         sorted(_deliver(make_deliveries(study, out, members, engine, order.run, terms.hash), carrier, order.limit)),
     )
+    return True
+
+
+def _run_evaluation(job: Job) -> bool:
+    """One look: the scores of the bundle on what the sites have now. Each look introduces the sites again, since their data may have grown;
+    the operator's roster bounds what they may claim."""
+    order, folder, wanted = job.order, job.folder, EvaluateOrder.read(job.order.settings)
+    bundle, history, terms = load_kept_bundle(folder, wanted.bundle), History(folder), order.terms()
+    looks = history.read()
+    if len(looks) >= wanted.looks:
+        return True
+    (folder / "members.json").unlink(missing_ok=True)
+    members, _ = job.introduce(terms)
+    check_fit(bundle, members)
+    serving, without = serve_bundle(bundle, members)
+    if without:
+        job.report(f"The bundle has no model for {', '.join(sorted(map(clean_text, without))[:5])}: these clients are left out.")
+    if not len(serving.clients):
+        raise UserError("The bundle has no model for any client that is there: name a bundle of these clients, or one with a single model.")
+    carrier, ids = _MembersCarrier(job.carrier, members.here), [m.id for m in members.members]
+    engine = FederatedEngine(carrier, members.sites, ids, order.run, order.limit, members=members, order=terms.hash)
+    number = len(looks) + 1
+    judged = run_script(iter(Evaluate(serving, "test")), engine, round_=number)
+    for name, detail in sorted({(members.members[client].site, str(refused)) for client, refused in judged.refused.items()}):
+        job.report(f"Site {name!r} {detail}.")
+    look = make_look(number, wanted.bundle, judged, serving, members, looks)
+    history.append(look)
+    for watcher in job.watchers:
+        if isinstance(watcher, Journal):
+            watcher.append("round", {"method": "evaluate", "seed": 0, "round": number, "absent": len(look.absent), "steps": 0})
     return True
 
 
@@ -262,4 +337,4 @@ class _ApprovalClock:
 
 
 # how the server runs orders of each kind; whether the run is then complete
-RUNNERS: Mapping[str, Callable[[Job], bool]] = {"study": _run_study, "inspect": _run_inspection}
+RUNNERS: Mapping[str, Callable[[Job], bool]] = {"study": _run_study, "inspect": _run_inspection, "evaluate": _run_evaluation}

@@ -133,6 +133,7 @@ class Order:
     trusted: tuple[str, ...] = ()  # methods and samplers that are code of the operator's own, by their specs: others are not imported
     operator: str = ""  # whose order it is; sites are shown it, and the purpose
     purpose: str = ""
+    start: str = ""  # of a study that continues from a bundle: its hash
 
     @classmethod
     def read(cls, tree: Mapping[str, Any]) -> "Order":
@@ -155,7 +156,8 @@ def _state_study(order: Order, methods: Sequence[Any] | None) -> dict[str, Any]:
     made = methods if methods is not None else [build(spec, trust=spec in order.trusted) for spec in settings.methods]
     seeds = [derive_seed(draw, seed) if settings.own_seeds else seed for draw in settings.draws for seed in settings.seeds]
     common = {"data": settings.data, "model": settings.model, "seeds": tuple(dict.fromkeys(seeds)), "methods": settings.methods}
-    return {**common, "asks": find_asks(made, "Evaluate"), "plan": to_json_value(settings.as_json()["plan"])}
+    plan = to_json_value(settings.as_json()["plan"])
+    return {**common, "asks": find_asks(made, "Evaluate"), "plan": plan | ({"start": order.start} if order.start else {})}
 
 
 def _state_inspection(order: Order, methods: Sequence[Any] | None) -> dict[str, Any]:
@@ -164,8 +166,18 @@ def _state_inspection(order: Order, methods: Sequence[Any] | None) -> dict[str, 
     return {**common, "methods": ("inspect",), "asks": find_asks([run_inspection])}
 
 
+def _state_evaluation(order: Order, methods: Sequence[Any] | None) -> dict[str, Any]:
+    tree = order.settings
+    common = {"data": tree["data"], "model": tree["model"], "seeds": (0,), "plan": to_json_value(tree["plan"])}
+    return {**common, "methods": ("evaluate",), "asks": ("Evaluate",)}
+
+
 # by kind, the terms of an order but its run, operator and purpose
-TERMS: Mapping[str, Callable[[Order, Sequence[Any] | None], dict[str, Any]]] = {"study": _state_study, "inspect": _state_inspection}
+TERMS: Mapping[str, Callable[[Order, Sequence[Any] | None], dict[str, Any]]] = {
+    "study": _state_study,
+    "inspect": _state_inspection,
+    "evaluate": _state_evaluation,
+}
 
 
 ORDER_FILE, STOP_FILE = "order.json", "stop"

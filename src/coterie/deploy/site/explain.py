@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from coterie.deploy.files import escape_text
-from coterie.deploy.orders import ASKS, LONGEST_NOTE, AskName, OrderTerms
+from coterie.deploy.orders import ASKS, LONGEST_NOTE, SHORT_HASH, AskName, OrderTerms
 from coterie.deploy.site.ledger import Charge, Ledger
 from coterie.deploy.site.policy import OWN_MODELS, OWN_RULES, SKETCHED, ClipNoise, DpSgd, NoPrivacy, Policy
 
@@ -187,11 +187,20 @@ def describe_order(terms: OrderTerms, policy: "Policy", epsilon: float | None) -
 def _describe_rounds(terms: OrderTerms) -> str:
     if not terms.facts.has_rounds:
         return terms.facts.rounds + (", with a pilot training" if terms.local else "")
+    if not terms.facts.trains:
+        return _describe_looks(terms)
     seeds = f"{len(terms.seeds)} seed{'s' * (len(terms.seeds) > 1)}"
     cohort = terms.plan.get("cohort")
     cohorts = f"{cohort} clients a round" if cohort else "all clients in every round"
     epochs, batch = terms.local["epochs"], terms.local.get("batch_size")
     return f"{terms.rounds}, with {seeds}; {cohorts}; {epochs} local epoch{'s' * (epochs > 1)}, batches of {batch or 'all samples'}"
+
+
+def _describe_looks(terms: OrderTerms) -> str:
+    """Of an order that evaluates a bundle: how often, and which."""
+    bundle, every = terms.plan.get("bundle"), terms.plan.get("every")
+    often = f", every {every:,.0f} s" if isinstance(every, (int, float)) and not isinstance(every, bool) and every > 0 else ""
+    return f"{terms.rounds} evaluation{'s' * (terms.rounds > 1)}{often}; no training; bundle {escape_text(str(bundle)[:SHORT_HASH])}"
 
 
 def _describe_privacy(policy: "Policy", epsilon: float | None) -> str:
