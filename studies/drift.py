@@ -7,7 +7,7 @@ python studies/drift.py page --check
 The protocol.
 
 - Three scenarios of 40 clients with about 45 samples each, three in ten for tests. From round 23 on a quarter of the clients is in another
-  group: digits with pairs of labels exchanged (`concept`), turned by 180 degrees (`rotation`), and of other classes (`labels`).
+  group: digits with pairs of labels exchanged (`concept`), turned by 180 degrees (`rotation`), and in another style (`style`).
 - Softmax regression, 40 rounds, one local epoch in batches of 10, learning rate 0.3, all clients in every round; draws 100 to 109, a seed
   each. Groups where a method is told their number: that of the scenario.
 - Base method: FedGroup, whose groups are final. `nothing` is FedGroup; the policies are those of `+watch` at its defaults.
@@ -42,7 +42,7 @@ _40 = "clients=40,test=0.3"
 SCENARIOS = {
     "concept": (2, f"digits/labelswap(groups=2,pairs=5,{_40})/drift(at={AT},share=0.25)"),
     "rotation": (2, f"digits/rotated(groups=2,{_40})/drift(at={AT},share=0.25)"),
-    "labels": (4, f"digits/labelsubset(groups=4,{_40})/drift(at={AT},share=0.25)"),
+    "style": (2, f"digits/style(groups=2,strength=1,{_40})/drift(at={AT},share=0.25)"),
 }
 METHODS = {
     "nothing": "fedgroup(groups={})",
