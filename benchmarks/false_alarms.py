@@ -35,8 +35,8 @@ CASES = [*(("coin", samples) for samples in (10, 30, 100, 1000)), *(("loss", sam
 ERRORS = (0.05, 0.2, 0.5)
 DELAYS = [(samples, error) for samples in (10, 30, 100, 1000) for error in (0.1, 0.3)]
 FEATURES, CLASSES, SAMPLES, GROUPS = 10, 4, 30, 2
-ROUNDS, SEEDS = 200, 2
-METHODS = ("fedavg", "fedgroup(groups=2)")
+ROUNDS, SEEDS = 200, 10
+METHODS = ("fedavg", "ifca(groups=2)", "fedgroup(groups=2)")
 
 
 def draw(rng: np.random.Generator, kind: str, error: Doubles, samples: int) -> Doubles:
