@@ -24,6 +24,7 @@ from scipy import stats
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE, MEASURED = DOCS / "explanation" / "rivals.md", DOCS / "reference" / "rivals-measured.md"
+LARGE_LOSS = 30  # points
 # what the abstracts say
 CLAIMS = {
     "clove": "finds the clusters in a few rounds, with accuracy at the state of the art",
@@ -152,6 +153,28 @@ def _ranks(tables: Tables) -> Iterator[str]:
             keys[name] = keys.get(name, 0.0) + (rank if rank is not None else 100.0)
     lines += [f"| {NAMES[name]} | {' | '.join(cells[name])} |" for name in sorted(cells, key=lambda name: keys[name])]
     yield from mark_table("ranks", lines)
+    if failed := _list_failures(tables):
+        yield (
+            fill(
+                f"More than {LARGE_LOSS} points below FedAvg of the same stage: {failed}. A setting is chosen "
+                "on validation parts, with a fifth of the training samples set aside; on all samples a visit has more steps.",
+                138,
+            )
+            + "\n"
+        )
+
+
+def _list_failures(tables: Tables) -> str:
+    """The methods with their chosen settings that lose most of their accuracy, by world."""
+    chosen = {
+        (row["world"], row["method"], row["stage"]): f"`{row['spec']}` at rate {row['rate']:g}" for row in tables.costs.to_dict("records")
+    }
+    found: dict[tuple[str, str], list[str]] = {}
+    for (world, stage), own in tables.judged.items():
+        for name, one in own.items():
+            if 100 * one.gap.mean < -LARGE_LOSS and (world, name, stage) in chosen:
+                found.setdefault((chosen[world, name, stage], STAGES[stage]), []).append(world)
+    return "; ".join(f"{setting}, {title} ({', '.join(worlds)})" for (setting, title), worlds in found.items())
 
 
 def _claims(tables: Tables) -> Iterator[str]:

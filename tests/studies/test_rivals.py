@@ -161,6 +161,13 @@ def test_the_small_pages_say_what_ran_and_what_did_not(small: tuple[Path, Any]) 
     assert all(f">{word}</text>" in drawn for word in ("IFCA", "Ditto", "alone", "iid", "rotation-4"))
 
 
+def test_settings_that_lose_most_of_their_accuracy_are_named(small: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "LARGE_LOSS", 10)
+    row = small[1].costs.set_index(["world", "method", "stage"]).loc[("iid", "local", "tuned")]
+    assert small[1].judged["iid", "tuned"]["local"].gap.mean < -0.1
+    assert f"`local` at rate {row['rate']:g}, after 5 local epochs (iid" in page._list_failures(small[1])
+
+
 def test_an_ordering_is_judged_by_its_interval_over_draws(small: tuple[Path, Any]) -> None:
     draws = [f"d{draw}" for draw in claims.DRAWS]
     rows = {"clove": [90, 91, 92, 90, 91], "fedavg": [80, 82, 81, 80, 81], "ifca": [91, 90, 92, 91, 90]}
