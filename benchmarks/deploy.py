@@ -14,7 +14,7 @@ from benchmarks.workloads import Images
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.data.catalogue import load
-from coterie.deploy.site.process import SiteSettings
+from coterie.deploy.site.data import SiteSettings
 from coterie.evidence.settings import Settings
 
 MODELS = {"7,850": "mlp(48,80)", "1,602,550": "mlp(1228,1228)"}  # parameters, on digits

@@ -27,7 +27,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests"), os.environ.get(
 
 from coterie.core.local import Local  # noqa: E402
 from coterie.core.plan import Plan  # noqa: E402
-from coterie.deploy.site.process import SiteSettings  # noqa: E402
+from coterie.deploy.site.data import SiteSettings  # noqa: E402
 from coterie.evidence.reader import Evidence  # noqa: E402
 from coterie.evidence.restore import load_lanes  # noqa: E402
 from coterie.evidence.settings import Settings  # noqa: E402

@@ -13,7 +13,7 @@ from coterie._util.errors import UserError
 from coterie.data.catalogue import load
 from coterie.data.prepare import get_preparation
 from coterie.data.schema import SCHEMA, Schema, SchemaColumn, conform_federation
-from coterie.deploy.site.process import load_site_data
+from coterie.deploy.site.data import load_site_data
 from data.trial_files import CLASSES, COLUMNS, LABEL, PHONES, write_site
 
 READY = "categories=onehot,impute=median,scale=robust,statistics=client,missing='?'"

@@ -5,7 +5,8 @@ from typing import Any
 
 from coterie.data.federation import Federation
 from coterie.deploy.messages import PROTOCOL, AskBatch, Delivery, Hello, Receipt, from_message, is_kind, to_message
-from coterie.deploy.site.process import answer_batch, make_site_card, select_clients
+from coterie.deploy.site.data import select_clients
+from coterie.deploy.site.process import answer_batch, make_site_card
 from coterie.engines.engine import Engine
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World

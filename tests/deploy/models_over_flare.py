@@ -9,7 +9,7 @@ import numpy as np
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.data.catalogue import load
-from coterie.deploy.site.process import SiteSettings
+from coterie.deploy.site.data import SiteSettings
 from coterie.evidence.restore import load_lanes
 from coterie.evidence.settings import Settings
 from coterie.run.execution import Execution

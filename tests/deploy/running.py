@@ -20,8 +20,8 @@ from coterie.deploy.flare import operator, processes
 from coterie.deploy.flare.jobs import KIT
 from coterie.deploy.server.federation import list_connected_sites
 from coterie.deploy.server.runs import STATUS_FILE, Order, RunFolder, read_journal
+from coterie.deploy.site.data import SiteSettings
 from coterie.deploy.site.policy import approve_orders
-from coterie.deploy.site.process import SiteSettings
 from coterie.evidence.reader import Evidence
 from coterie.evidence.settings import Settings
 

@@ -14,7 +14,7 @@ pytest.importorskip("nvflare")
 
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.deploy.site.process import SiteSettings
+from coterie.deploy.site.data import SiteSettings
 from coterie.evidence.reader import Evidence, read_notes
 from coterie.evidence.settings import Settings
 from deploy.running import Running

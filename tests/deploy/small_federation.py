@@ -10,7 +10,8 @@ from coterie.deploy.messages import AskBatch, Denial, ReplyBatch, from_message, 
 from coterie.deploy.server.federation import FederationFolder, write_presence
 from coterie.deploy.server.runner import run_order
 from coterie.deploy.server.runs import Journal, Order, RunFolder
-from coterie.deploy.site.process import Site, SiteSettings
+from coterie.deploy.site.data import SiteSettings
+from coterie.deploy.site.process import Site
 from coterie.evidence.settings import Settings
 from coterie.run.waves import TimeBudget
 from deploy.ordering import APPROVING_POLICY

@@ -22,7 +22,7 @@ from coterie.core.asks import Train
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.data.catalogue import load
-from coterie.deploy.site.process import SiteSettings
+from coterie.deploy.site.data import SiteSettings
 from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World

@@ -18,7 +18,7 @@ from coterie.deploy.flare.processes import run_server, run_sites, wait_until
 from coterie.deploy.server.federation import FederationFolder
 from coterie.deploy.server.runs import RunFolder, read_journal
 from coterie.deploy.site.audit import verify_kit_log
-from coterie.deploy.site.process import SiteSettings
+from coterie.deploy.site.data import SiteSettings
 from deploy.running import free_port
 
 SITES = ("hungary", "va")

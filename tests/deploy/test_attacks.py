@@ -31,7 +31,7 @@ from coterie.core.plan import Plan
 from coterie.deploy.certificates import load_authority, read_certificate
 from coterie.deploy.flare import operator, processes
 from coterie.deploy.flare.jobs import ADMIN
-from coterie.deploy.site.process import SiteSettings
+from coterie.deploy.site.data import SiteSettings
 from coterie.evidence.reader import Evidence
 from coterie.evidence.restore import load_lanes
 from coterie.evidence.settings import Settings

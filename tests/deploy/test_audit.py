@@ -16,7 +16,8 @@ from coterie.core.local import Local
 from coterie.deploy.messages import PROTOCOL, AskBatch, Denial, MessageError, ReplyBatch, from_message, to_message
 from coterie.deploy.orders import OrderTerms
 from coterie.deploy.site.audit import FIRST_HASH, FLARE_LOG, HEAD_FILE, Audit, verify_audit, verify_kit_log
-from coterie.deploy.site.process import Site, SiteSettings
+from coterie.deploy.site.data import SiteSettings
+from coterie.deploy.site.process import Site
 from coterie.engines.engine import StampedAsk
 from deploy.ordering import APPROVE_ANY, make_hello, make_terms
 

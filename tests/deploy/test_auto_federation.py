@@ -14,7 +14,7 @@ from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.core.states import Models
 from coterie.data.catalogue import load
-from coterie.deploy.site.process import SiteSettings
+from coterie.deploy.site.data import SiteSettings
 from coterie.evidence.reader import Evidence
 from coterie.evidence.records import LaneKey
 from coterie.evidence.restore import load_lanes

@@ -18,7 +18,8 @@ from coterie.deploy.messages import KINDS, PROTOCOL, Delivery, MessageError, Rec
 from coterie.deploy.orders import OrderTerms
 from coterie.deploy.server.federation import FederationFolder, check_site_name
 from coterie.deploy.server.runs import Journal, Order, make_run, read_journal
-from coterie.deploy.site.process import Site, SiteSettings
+from coterie.deploy.site.data import SiteSettings
+from coterie.deploy.site.process import Site
 from deploy.ordering import APPROVE_ANY, make_hello, make_terms
 
 NO_NAMES = (

@@ -15,10 +15,11 @@ from coterie.core.states import unpack
 from coterie.data.catalogue import load
 from coterie.deploy.messages import KINDS, Denial, SiteCard, to_message
 from coterie.deploy.site.audit import Audit
+from coterie.deploy.site.data import SiteSettings, select_clients
 from coterie.deploy.site.disclosure import Discloser, RoundingContext, apportion, compute_loss_limit, round_randomly, round_up_step
 from coterie.deploy.site.ledger import Ledger
 from coterie.deploy.site.policy import ClipNoise, DpSgd, Policy
-from coterie.deploy.site.process import Site, SiteSettings, select_clients
+from coterie.deploy.site.process import Site
 from coterie.deploy.site.worker import SiteWorker
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import StampedAsk

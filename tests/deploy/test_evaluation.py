@@ -35,9 +35,10 @@ from coterie.deploy.server.federation import FederationFolder
 from coterie.deploy.server.members import Member, Members
 from coterie.deploy.server.runner import BUNDLES_FOLDER, run_order
 from coterie.deploy.server.runs import Journal, Order, read_journal
+from coterie.deploy.site.data import SiteSettings
 from coterie.deploy.site.explain import describe_order
 from coterie.deploy.site.policy import read_policy
-from coterie.deploy.site.process import Site, SiteSettings
+from coterie.deploy.site.process import Site
 from coterie.evidence.restore import load_lanes
 from coterie.evidence.settings import Settings
 from coterie.run.waves import TimeBudget

@@ -33,8 +33,9 @@ from coterie.deploy.server.runner import ANSWERS_FILE, run_order
 from coterie.deploy.server.runs import InspectOrder, Order, RunFolder, find_free_name, find_run, list_runs, make_run
 from coterie.deploy.server.status import summarize_federation
 from coterie.deploy.site.approvals import SiteMonitor
+from coterie.deploy.site.data import SiteSettings
 from coterie.deploy.site.policy import approve_orders
-from coterie.deploy.site.process import Site, SiteSettings
+from coterie.deploy.site.process import Site
 from coterie.evidence.reader import Evidence, read_notes
 from coterie.evidence.restore import load_lanes
 from coterie.evidence.settings import Settings

@@ -22,7 +22,7 @@ from coterie.deploy.certificates import revoke_site
 from coterie.deploy.flare import operator, processes
 from coterie.deploy.flare.transport import CHECK_INTERVAL
 from coterie.deploy.server.federation import read_presence
-from coterie.deploy.site.process import SiteSettings
+from coterie.deploy.site.data import SiteSettings
 from coterie.evidence.settings import Settings
 from deploy.intruder import Intruder, write_job_of_own
 from deploy.running import MARK, Running

@@ -50,7 +50,7 @@ from coterie.deploy.flare.jobs import (
 from coterie.deploy.flare.transport import SOCKET_FOLDER, PrivateSocketDriver, make_socket_folder
 from coterie.deploy.messages import PROTOCOL, AskBatch, ReplyBatch, SiteCard, from_message, to_message
 from coterie.deploy.server.federation import FederationFolder
-from coterie.deploy.site.process import SiteSettings
+from coterie.deploy.site.data import SiteSettings
 from coterie.engines.engine import StampedAsk
 from coterie.engines.world import World
 from deploy.ordering import APPROVING_POLICY, make_hello, make_terms

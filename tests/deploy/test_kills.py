@@ -16,7 +16,7 @@ from coterie._util.json_io import read_json
 from coterie.deploy.flare.processes import wait_until
 from coterie.deploy.server.federation import list_connected_sites, read_presence
 from coterie.deploy.server.runs import find_run
-from coterie.deploy.site.process import SiteSettings
+from coterie.deploy.site.data import SiteSettings
 from deploy.running import MARK, Running
 
 SITES = ("cleveland", "hungary")

@@ -24,8 +24,9 @@ from coterie.deploy.server.runner import run_order
 from coterie.deploy.server.runs import APPROVALS_FILE, Order
 from coterie.deploy.site.approvals import MOST_PENDING, ORDERS_FILE, Approvals, estimate_epsilon
 from coterie.deploy.site.audit import verify_audit
+from coterie.deploy.site.data import SiteSettings
 from coterie.deploy.site.policy import DEFAULT_POLICY, ApprovalRules, approve_orders, parse_policy
-from coterie.deploy.site.process import Site, SiteSettings
+from coterie.deploy.site.process import Site
 from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
 from coterie.evidence.settings import Settings

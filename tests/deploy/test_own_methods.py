@@ -14,7 +14,8 @@ from coterie.core.specs import UntrustedCodeError
 from coterie.deploy.server.federation import FederationFolder, write_presence
 from coterie.deploy.server.runner import run_order
 from coterie.deploy.server.runs import Order, find_run
-from coterie.deploy.site.process import Site, SiteSettings
+from coterie.deploy.site.data import SiteSettings
+from coterie.deploy.site.process import Site
 from coterie.evidence.reader import Evidence
 from coterie.evidence.settings import Settings
 from coterie.methods.catalogue import build

@@ -203,6 +203,8 @@ def test_the_table_has_every_field_of_every_kind_that_an_ask_may_hold() -> None:
         "SiteCard",
         "Delivery",
         "Receipt",
+        "TableAsk",
+        "TableReply",
         "Denial",
         "Trained",
         "Gradients",

@@ -14,6 +14,7 @@ from coterie.core.local import Local, LocalRule
 from coterie.core.serving import Serving
 from coterie.deploy.messages import MessageError, SiteCard, from_message, to_message
 from coterie.deploy.orders import ASKS
+from coterie.deploy.site.data import SiteSettings
 from coterie.deploy.site.permission import get_rule_name
 from coterie.deploy.site.policy import (
     DEFAULT_POLICY,
@@ -25,7 +26,7 @@ from coterie.deploy.site.policy import (
     parse_policy,
     read_policy,
 )
-from coterie.deploy.site.process import Site, SiteSettings
+from coterie.deploy.site.process import Site
 from coterie.engines.engine import StampedAsk
 from coterie.methods.apfl import APFLRule
 from coterie.methods.ditto import DittoRule

@@ -19,7 +19,7 @@ from coterie.deploy.files import keep_private
 from coterie.deploy.flare.jobs import SERVER_APP, SITE_APP, write_job
 from coterie.deploy.flare.operator import add_site, create_federation, request_certificate, sign_request
 from coterie.deploy.server.federation import FederationFolder
-from coterie.deploy.site.process import SiteSettings
+from coterie.deploy.site.data import SiteSettings
 
 KEY = b"PRIVATE KEY-----"
 

@@ -15,7 +15,8 @@ from coterie.deploy.messages import PROTOCOL, Hello, from_message, to_message
 from coterie.deploy.server.introduction import TooFewSitesError, introduce_sites
 from coterie.deploy.server.runner import run_order
 from coterie.deploy.server.runs import Order
-from coterie.deploy.site.process import SiteSettings, load_site_data, make_site_card, serve_connection
+from coterie.deploy.site.data import SiteSettings, load_site_data
+from coterie.deploy.site.process import make_site_card, serve_connection
 from coterie.engines.world import World
 from coterie.evidence.settings import Settings
 from deploy.ordering import APPROVING_POLICY, make_hello, make_terms

@@ -27,7 +27,8 @@ from coterie.deploy.server.runs import Order
 from coterie.deploy.server.status import summarize_federation
 from coterie.deploy.server.validation import InvalidMessageError, read_card
 from coterie.deploy.site.approvals import SiteMonitor
-from coterie.deploy.site.process import Site, SiteSettings
+from coterie.deploy.site.data import SiteSettings
+from coterie.deploy.site.process import Site
 from coterie.evidence.settings import Settings
 from coterie.run.waves import TimeBudget
 from data.trial_files import CLASSES, LABEL, write_site, write_sites

@@ -14,7 +14,7 @@ from coterie.core.tasks import Task
 from coterie.data.catalogue import load
 from coterie.deploy.bundle.files import HEAD_FILE, read_bundle, write_bundle
 from coterie.deploy.bundle.rows import describe_row_scores, score_rows
-from coterie.deploy.site.process import load_site_data
+from coterie.deploy.site.data import load_site_data
 from coterie.run.study import study
 
 NUMBERS, MARKS = "linear(clients=3,samples=20)", "linear(multilabel,clients=3,samples=20,labels=2)"

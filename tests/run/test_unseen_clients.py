@@ -18,7 +18,7 @@ from coterie.data.catalogue import load
 from coterie.data.content import hash_contents
 from coterie.data.federation import Federation, Parts
 from coterie.deploy.bundle.export import load_served_models, served_result
-from coterie.deploy.site.process import select_clients
+from coterie.deploy.site.data import select_clients
 from coterie.evidence.folder import MemorySource
 from coterie.evidence.reader import Evidence, read_notes
 from coterie.evidence.records import MALICIOUS

@@ -13,6 +13,7 @@ import typer
 from coterie._util.errors import UserError
 from coterie.cli import options
 from coterie.cli.federation_monitor import monitor
+from coterie.cli.federation_tables import schema, statistics
 from coterie.cli.terminal import stop_on_terminate
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ def _run_demo(federation: "FederationFolder", rounds: int, seeds: int, console: 
     from coterie.deploy.flare.operator import supervise
     from coterie.deploy.flare.processes import run_server, run_sites
     from coterie.deploy.server.runs import Order, make_run
+    from coterie.deploy.site.data import SiteSettings
     from coterie.deploy.site.policy import approve_orders
-    from coterie.deploy.site.process import SiteSettings
     from coterie.evidence.reader import Evidence
     from coterie.evidence.settings import Settings
     from coterie.report import write_report
@@ -98,6 +99,8 @@ def _find_free_port() -> int:
 app = typer.Typer(help="Certificates, kits, sites and runs of a federation.", no_args_is_help=True)
 app.command("demo")(demo)
 app.command("monitor")(monitor)
+app.command("schema")(schema)
+app.command("statistics")(statistics)
 Folder = Annotated[Path, typer.Argument(help="The federation's folder, on the server's machine.", metavar="DIR")]
 Name = Annotated[str, typer.Argument(help="The site's name.", metavar="SITE")]
 

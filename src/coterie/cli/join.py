@@ -26,14 +26,13 @@ def join(
     A new order is shown in words and answered after 'coterie policy approve KIT ORDER', or where policy.toml approves it ([approve]).
     """
     from coterie._util.errors import check_names
-    from coterie.data.checks import check_before_use
     from coterie.deploy.certificates import check_kit
     from coterie.deploy.files import keep_private
     from coterie.deploy.flare.processes import check_site_running, run_sites
     from coterie.deploy.site.approvals import SiteMonitor
     from coterie.deploy.site.audit import Audit
+    from coterie.deploy.site.data import SiteSettings, describe_site_data
     from coterie.deploy.site.policy import read_policy
-    from coterie.deploy.site.process import SiteSettings, load_site_data
 
     stop_on_terminate()
     check_names([engine], ("auto", "batched", "loop"), "engine")
@@ -41,13 +40,11 @@ def join(
     keep_private(kit)
     policy = read_policy(kit / "policy.toml")
     chosen = tuple(name.strip() for name in clients.split(",")) if clients else None
-    held = load_site_data(data, chosen, data_seed=data_seed or 0, data_dir=data_dir, site=site)
-    for line in check_before_use(held, accept=accept):
-        print(line, flush=True)
     folder = str(data_dir.absolute()) if data_dir else None
     settings = SiteSettings(data, chosen, data_seed or 0, folder, engine, threads, where=str(Path.cwd()))
-    print(f"{site}: {len(held)} clients with {int(held.train.sizes.sum())} training samples. Looking for {server} ...", flush=True)
-    del held
+    for line in describe_site_data(settings, site, accept=accept):
+        print(line, flush=True)
+    print(f"Looking for {server} ...", flush=True)
     news, audit = SiteMonitor(kit), Audit(kit / "audit.jsonl")
     audit.chain_flare_log()
     try:

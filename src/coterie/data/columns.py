@@ -37,11 +37,11 @@ class TableColumn:
         """(n, features) with nan at gaps of numbers. A gap among words has none set; nor has a word new since training, with a notice."""
         if self.words is None and isinstance(cells, np.ndarray):  # numbers already
             return self._numbers(cells, where, rows)
-        gaps = [_is_missing(cell) for cell in cells]
+        gaps = [is_missing(cell) for cell in cells]
         if self.words is not None:
             places = {word: place for place, word in enumerate(self.words)}
             made = np.zeros((len(cells), len(self.words)))
-            found = {row: _format_cell(cell) for row, (cell, gap) in enumerate(zip(cells, gaps, strict=True)) if not gap}
+            found = {row: format_cell(cell) for row, (cell, gap) in enumerate(zip(cells, gaps, strict=True)) if not gap}
             for row, word in found.items():
                 if word in places:
                     made[row, places[word]] = 1.0
@@ -98,7 +98,7 @@ class Columns:
                 raise UserError(
                     f"{where}: column {str(name)!r} does not hold numbers: set categories=onehot, drop it with drop=, or name it as text=."
                 )
-            words = sorted({_format_cell(cell) for cell in frame[name].dropna()} - {""})
+            words = sorted({format_cell(cell) for cell in frame[name].dropna()} - {""})
             if len(words) > FEW_NAMES and len(words) > NAMES * len(frame):
                 raise UserError(
                     f"{where}: column {str(name)!r} holds {len(words):,} different words in {len(frame):,} rows, as names do: indicators "
@@ -191,17 +191,17 @@ class StatedColumn:
             raise UserError(f"{where}: columns= declares {name!r} as {kind!r}: {suggest_names(kind, ('number', 'category'))}")
         if words is None:
             return cls(name, kind)
-        found = tuple(dict.fromkeys(_format_cell(word) for word in words))
+        found = tuple(dict.fromkeys(format_cell(word) for word in words))
         return cls(name, "category", tuple(word for word in found if word))
 
     def check(self, cells: Sequence[Any], where: str, rows: FileRows | None) -> None:
         """Refuse a word that is none of those stated, with the nearest."""
         known = set(self.words or ())
         for row, cell in enumerate(cells):
-            if not _is_missing(cell) and _format_cell(cell) not in known:
+            if not is_missing(cell) and format_cell(cell) not in known:
                 raise UserError(
-                    f"{where} has {_format_cell(cell)!r} in {locate_row(row, rows)}, which is no word of column {self.name!r}: "
-                    f"{suggest_names(_format_cell(cell), known)}"
+                    f"{where} has {format_cell(cell)!r} in {locate_row(row, rows)}, which is no word of column {self.name!r}: "
+                    f"{suggest_names(format_cell(cell), known)}"
                 )
 
 
@@ -220,18 +220,19 @@ def make_missing_columns_error(missing: Sequence[str], found: Sequence[str], kno
     return f"{where} lacks the column {missing[0]!r}{more}{hint}: the model takes {', '.join(known)}."
 
 
-def _is_missing(cell: Any) -> bool:
+def is_missing(cell: Any) -> bool:
+    """Whether a cell is a gap."""
     return cell is None or cell != cell or str(cell).strip() == ""
 
 
-def _format_cell(cell: Any) -> str:
+def format_cell(cell: Any) -> str:
     """A cell as a word: a code such as 2 is the same word in a column that has gaps, where it reads as 2.0."""
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip()
 
 
 def _check_stray_words(cells: Sequence[Any], name: str, where: str, rows: FileRows | None) -> None:
     """Refuse a word in a column that otherwise holds numbers: it would make words of all of them. One word for many may mark gaps."""
-    found = [(row, str(cell).strip()) for row, cell in enumerate(cells) if not _is_missing(cell)]
+    found = [(row, str(cell).strip()) for row, cell in enumerate(cells) if not is_missing(cell)]
     stray = [(row, word) for row, word in found if not _is_number(word)]
     alike = len({word for _, word in stray}) == 1
     if stray and len(stray) <= (MARKED if alike else STRAY) * len(found):

@@ -276,6 +276,17 @@ def prepare_federation(federation: Federation, unseen: float = 0.0) -> Federatio
     )
 
 
+def scale_federation(federation: Federation, scaling: Scaling) -> Federation:
+    """The federation prepared by statistics from elsewhere, such as those of all sites, in place of its own."""
+    own = get_preparation(federation)
+    if own is None or federation.raw is None:
+        return federation
+    made = Preparation(own.columns, own.wishes, {ALL_CLIENTS: scaling})
+    raw = federation.raw
+    x = made.apply(np.asarray(raw, dtype=np.float64), None)
+    return federation.replace(x=x, raw=raw, provenance={**federation.provenance, DONE: made.to_dict()})
+
+
 def get_preparation(federation: Federation) -> Preparation | None:
     """What was fitted, if anything was."""
     stored = federation.provenance.get(DONE)

@@ -10,6 +10,7 @@ import numpy as np
 from coterie._util.errors import UserError, suggest_names
 from coterie._util.json_io import to_json_line
 from coterie.core.arrays import Array
+from coterie.data.agreed_schema import AgreedSchema
 from coterie.data.column_statistics import Scaling
 from coterie.data.columns import Columns, TableColumn
 from coterie.data.federation import Federation
@@ -47,6 +48,21 @@ class Schema:
     statistics: str = "federated"
     text: Mapping[str, Any] | None = None  # how the words of a column of texts become features
     missing: tuple[str, ...] = ()  # marks of gaps; sites may have different ones
+    agreed: Mapping[str, Any] | None = None  # the operator's schema file, where there is one: bounds, units and synonyms
+    scaling: Mapping[str, Any] | None = None  # what all sites are prepared by, where they have reported sums for it
+
+    @classmethod
+    def from_agreed(cls, agreed: AgreedSchema) -> "Schema":
+        """The schema of a table in the form of the operator's file."""
+        made = cls(
+            columns=tuple(SchemaColumn(column.name, column.type, column.categories) for column in agreed.columns),
+            classes=agreed.classes,
+            scale=agreed.scale,
+            impute=agreed.impute,
+            statistics=agreed.statistics,
+            agreed=agreed.to_dict(),
+        )
+        return replace(made, shape=(len(made.features),))
 
     @classmethod
     def from_federation(cls, federation: Federation) -> "Schema":
@@ -54,6 +70,11 @@ class Schema:
         stored = federation.provenance.get(SCHEMA)
         made = cls._from_names(federation) if stored is None else cls.from_dict(stored)
         return replace(made, classes=federation.classes, task=federation.task.name, shape=federation.input_shape)
+
+    @property
+    def agreed_schema(self) -> AgreedSchema | None:
+        """The operator's schema file, checked."""
+        return None if self.agreed is None else AgreedSchema.from_dict(self.agreed, "the agreed schema")
 
     @classmethod
     def _from_names(cls, federation: Federation) -> "Schema":
@@ -92,7 +113,8 @@ class Schema:
         return replace(self, label=(), missing=())
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"text": None if self.text is None else dict(self.text)}
+        made = asdict(self) | {"text": None if self.text is None else dict(self.text)}
+        return {name: value for name, value in made.items() if value is not None or name not in ("agreed", "scaling")}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Schema":
@@ -108,13 +130,21 @@ class Schema:
             classes, label, missing = (tuple(map(str, stored[name])) for name in ("classes", "label", "missing"))
             task, scale, impute, statistics = (str(stored[name]) for name in ("task", "scale", "impute", "statistics"))
             text, shape = stored["text"], tuple(int(size) for size in stored["shape"])
+            agreed, scaling = stored.get("agreed"), stored.get("scaling")
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a schema ({error})") from None
         if any(column.kind not in get_args(Kind) for column in columns) or not (text is None or isinstance(text, Mapping)):
             raise ValueError("not a schema: a column of an unknown kind")
         if len({column.name for column in columns}) < len(columns) or len(set(classes)) < len(classes):
             raise ValueError("not a schema: a name that comes twice")
-        return cls(columns, classes, task, label, shape, scale, impute, statistics, text, missing)
+        made = cls(columns, classes, task, label, shape, scale, impute, statistics, text, missing, agreed, scaling)
+        if scaling is not None:
+            _check_scaling(scaling, len(made.features))
+        if (table := made.agreed_schema) is not None and replace(cls.from_agreed(table), scaling=scaling) != replace(
+            made, label=(), missing=(), agreed=table.to_dict()
+        ):
+            raise ValueError("not a schema: it differs from the agreed one that it holds")
+        return made
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -131,6 +161,17 @@ class Schema:
         if not isinstance(found, Mapping):
             raise ValueError("not a schema")
         return cls.from_dict(found)
+
+
+def _check_scaling(stored: Any, width: int) -> None:
+    try:
+        made = Scaling.from_dict(stored)
+        sound = {*stored} == {"mean", "deviation"} and made.mean.shape == made.deviation.shape == (width,)
+        sound = sound and bool(np.isfinite(made.mean).all() and np.isfinite(made.deviation).all() and (made.deviation >= 0).all())
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        sound = False
+    if not sound:
+        raise ValueError(f"not a schema: a scaling that is not of {width} features")
 
 
 def check_schema(own: Schema, schema: Schema, where: str, other: str = "the federation") -> None:

@@ -78,7 +78,7 @@ PROTOCOL = 5
 LIMIT = 1 << 31  # bytes of a message; default of both sides
 LONGEST_SCHEMA = 1 << 22  # characters
 LONGEST_WORD = 200  # of a column, a category or a class
-M = TypeVar("M", "AskBatch", "ReplyBatch", "Hello", "SiteCard", "Delivery", "Receipt")
+M = TypeVar("M", "AskBatch", "ReplyBatch", "Hello", "SiteCard", "Delivery", "Receipt", "TableAsk", "TableReply")
 
 
 class MessageError(ValueError):
@@ -176,10 +176,35 @@ class Receipt:
     order: str = ""
 
 
+@dataclass(frozen=True)
+class TableAsk:
+    """A question about a site's table, which the order holds: its plan names it. `terms` are the order in full, as in a hello; empty
+    within a study, whose sites have approved it before and then report what all of them are prepared by."""
+
+    protocol: int
+    run: str
+    number: str
+    version: str
+    order: str
+    terms: str = ""
+
+
+@dataclass(frozen=True)
+class TableReply:
+    """A site's answer, as JSON (`deploy.table_answers`)."""
+
+    protocol: int
+    run: str
+    number: str
+    version: str
+    order: str
+    body: str
+
+
 KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        *(AskBatch, Denial, ReplyBatch, Hello, SiteCard, Delivery, Receipt, StampedAsk),
+        *(AskBatch, Denial, ReplyBatch, Hello, SiteCard, Delivery, Receipt, StampedAsk, TableAsk, TableReply),
         *(Train, Gradient, Losses, AskErrors, Evaluate, Describe, AskSubspaces, Local, Share, Serving, Sketch),
         *(Trained, Gradients, LossTable, Errors, Evaluated, Described, Subspaces),
         *(Mixture, Online, Mean, MostConfident, AccuracyGate, OwnExpert, Neighbours),
@@ -242,7 +267,7 @@ def _find_faults(message: Any) -> Iterator[str]:
             read_schema(message.schema)
         except MessageError as error:
             yield str(error)
-    apart = ("terms", "schema")  # which have limits of their own
+    apart = ("terms", "schema", "body")  # which have limits of their own
     if any(len(text) > LONGEST_TEXT for f in fields(message) if f.name not in apart for text in _list_texts(getattr(message, f.name))):
         yield f"a text of over {LONGEST_TEXT:,} characters"
 
@@ -257,7 +282,7 @@ def read_schema(text: str) -> Schema:
         raise MessageError(f"a schema that is no text of at most {LONGEST_SCHEMA:,} characters")
     try:
         found = Schema.from_json(text)
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:  # a UserError is a ValueError, too
         raise MessageError("a schema that cannot be read") from error
     words = [*found.classes, *(word for column in found.columns for word in (column.name, *column.categories))]
     if not found.columns or not all(0 < len(word) <= LONGEST_WORD and word.isprintable() for word in words):

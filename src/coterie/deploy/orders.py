@@ -19,7 +19,20 @@ if TYPE_CHECKING:
     from coterie.engines.engine import StampedAsk
 
 
-AskName = Literal["Train", "Gradient", "Losses", "AskErrors", "Evaluate", "Describe", "AskSubspaces", "SketchedTrain", "SketchedGradient"]
+AskName = Literal[
+    "Train",
+    "Gradient",
+    "Losses",
+    "AskErrors",
+    "Evaluate",
+    "Describe",
+    "AskSubspaces",
+    "SketchedTrain",
+    "SketchedGradient",
+    "DescribeTable",
+    "CheckTable",
+    "SummarizeTable",
+]
 
 LARGEST_ORDER = 1 << 18  # bytes of its JSON
 LONGEST_NOTE = 500  # characters of the operator's name and of what the run is for
@@ -27,6 +40,9 @@ LARGEST_COUNT = 10**9  # rounds, clients, epochs, samples of a batch
 SHORT_HASH = 12  # characters of a hash that people read and type
 # a sketch counts as what it is made of
 ASKS: tuple[AskName, ...] = ("Train", "Gradient", "Losses", "AskErrors", "Evaluate", "Describe", "AskSubspaces")
+
+
+TABLE_ASKS: tuple[AskName, ...] = ("DescribeTable", "CheckTable", "SummarizeTable")  # about a site's table, whatever the model
 
 
 @dataclass(frozen=True)
@@ -44,9 +60,11 @@ class OrderKind:
 
 
 KINDS_OF_ORDER: Mapping[str, OrderKind] = {
-    "study": OrderKind(ASKS),
+    "study": OrderKind((*ASKS, "SummarizeTable")),
     "inspect": OrderKind(ASKS, "none: an inspection"),
     "evaluate": OrderKind(("Evaluate",), trains=False),  # a round is a look
+    "schema": OrderKind(("DescribeTable", "CheckTable"), "none: columns of the site's table", has_model=False),
+    "statistics": OrderKind(("SummarizeTable",), "none: statistics of the site's table", has_model=False),
 }
 
 
@@ -157,6 +175,9 @@ def _find_faults(terms: OrderTerms) -> Iterator[str]:
         yield "asks that are unknown"
     if not isinstance(terms.plan, Mapping):
         yield "no plan"
+    elif not terms.facts.has_model:
+        if len(terms.asks) != 1 or {*terms.plan} != {"schema"} or (terms.plan["schema"] is None) != (terms.asks == ("DescribeTable",)):
+            yield "more than one question about a table, or none, or a plan that is no schema to go by"
     elif terms.facts.has_rounds and not (_is_count(terms.plan.get("rounds")) and _is_count(terms.plan.get("cohort") or 1)):
         yield "no number of rounds or clients that can be read"
     elif not _has_local(terms):

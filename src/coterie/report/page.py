@@ -47,6 +47,8 @@ class Section:
 def render_page(title: str, lead: str, sections: Sequence[Section]) -> str:
     """The whole page as text."""
     links = "".join(f'<a href="#{section.anchor}">{escape(section.short)}</a>' for section in sections if section.short)
+    charts = any(isinstance(block, Figure) for section in sections for block in section.blocks)
+    script = f"<script>{_vega_script()}</script>\n<script>{_read_asset('charts.js')}</script>\n" if charts else ""
     return "\n".join(
         [
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
@@ -54,7 +56,7 @@ def render_page(title: str, lead: str, sections: Sequence[Section]) -> str:
             f"<title>{escape(title)}</title>\n<style>{_read_asset('style.css')}</style>\n</head>\n<body>",
             f"<header><h1>{escape(title)}</h1><p>{escape(lead)}</p><nav>{links}</nav></header>\n<main>",
             *map(_render_section, sections),
-            f"</main>\n<script>{_vega_script()}</script>\n<script>{_read_asset('charts.js')}</script>\n</body>\n</html>\n",
+            f"</main>\n{script}</body>\n</html>\n",
         ]
     )
 

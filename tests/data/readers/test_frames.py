@@ -11,8 +11,9 @@ from coterie._util.errors import UserError
 from coterie.core.specs import parse_path
 from coterie.data.catalogue import load
 from coterie.data.readers.table_files import FileRows, Row, get_file_rows
+from coterie.deploy.site.data import SiteSettings, load_site_data, select_clients
 from coterie.deploy.site.policy import DEFAULT_POLICY
-from coterie.deploy.site.process import Site, SiteSettings, load_site_data, select_clients
+from coterie.deploy.site.process import Site
 from data.trial_files import CLASSES, LABEL, PHONES, write_site, write_sites
 
 HOW = f"label={LABEL},categories=onehot"
@@ -88,7 +89,7 @@ def test_the_process_of_a_site_takes_the_name_of_its_kit(tmp_path: Path) -> None
     (tmp_path / "policy.toml").write_text(DEFAULT_POLICY)
     (tmp_path / "kit.json").write_text('{"site": "north", "server": "hub"}')
     SiteSettings(f"csv('{write_site(tmp_path / 'data.csv')}',{HOW})").write(tmp_path)
-    assert Site(tmp_path).federation.ids == ("north",)
+    assert Site(tmp_path).data.federation.ids == ("north",)
 
 
 def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:

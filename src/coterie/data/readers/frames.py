@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from coterie._util.errors import UserError, find_duplicate, suggest_names
+from coterie.core.specs import parse_path
 from coterie.data.columns import Columns, StatedColumn
 from coterie.data.federation import SITES, Samples
 from coterie.data.labels import INTERVALS, MAX_INTERVALS, TaskWord, encode_label_columns, make_interval_names
@@ -191,13 +192,7 @@ def _load_table(kind: str, path: str, _data_dir: Path | None = None, **settings:
         options = replace(options, client=BY_FILE)
 
     def read() -> Table:
-        try:
-            read = _read_files(kind, found, options, dialect)
-        except UserError:
-            raise
-        except Exception as error:  # pandas and pyarrow raise many kinds, all of which mean that the file cannot be read
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise UserError(f"{where} cannot be read as {kind}: {reason}") from error
+        read = _read_checked(kind, found, options, dialect)
         table = make_table(read.frame, str(where), read.options, read.rows)
         if not options.by_file:
             return table
@@ -221,6 +216,17 @@ class _ReadTable(NamedTuple):
     rows: FileRows
     sizes: list[int]
     options: TableOptions
+
+
+def _read_checked(kind: str, found: TableFiles, options: TableOptions, dialect: Dialect) -> _ReadTable:
+    """Read files; what cannot be read is refused in one sentence."""
+    try:
+        return _read_files(kind, found, options, dialect)
+    except UserError:
+        raise
+    except Exception as error:  # pandas and pyarrow raise many kinds, all of which mean that the file cannot be read
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{found.files[0].parent if found.several else found.files[0]} cannot be read as {kind}: {reason}") from error
 
 
 def _read_files(kind: str, found: TableFiles, options: TableOptions, dialect: Dialect) -> _ReadTable:
@@ -258,6 +264,55 @@ def _read_files(kind: str, found: TableFiles, options: TableOptions, dialect: Di
     first = frames[0]
     whole = first if len(frames) == 1 else pd.concat([frame.reindex(columns=first.columns) for frame in frames], ignore_index=True)
     return _ReadTable(whole, FileRows(runs), sizes, options)
+
+
+class RawTable(NamedTuple):
+    """A user's table as its files hold it, before anything is made of its columns, with the settings of its spec."""
+
+    frame: "pd.DataFrame"
+    options: TableOptions
+    clients: tuple[str, ...] | None  # of each row, where a column or the files name them
+
+    @property
+    def features(self) -> list[str]:
+        """The columns that are neither the label nor a client, a site or a split, nor dropped."""
+        others = {*self.options.role_columns, *to_words(self.options.drop)}
+        return [str(name) for name in self.frame if str(name) not in others]
+
+
+def read_raw_table(spec: str, data_dir: Path | None = None) -> RawTable:
+    """Read the table that a spec names, whatever its columns hold.
+
+    Raises:
+        UserError: The spec names no table alone, or its files cannot be read.
+    """
+    first, *rest = parse_path(spec)
+    if first.name not in ("csv", "parquet"):
+        raise UserError(f"The data {spec!r} are no table: columns can be described of csv(...) and parquet(...).")
+    if rest:
+        raise UserError(f"The data {spec!r} are divided by {str(rest[0])!r}: name the table alone, with client=COLUMN for its clients.")
+    signature = CSV_SETTINGS if first.name == "csv" else PARQUET_SETTINGS
+    given = dict(signature.bind(*first.args, **first.kwargs).arguments)
+    path = given.pop("path")
+    options, found = TableOptions(**given), find_files(path, first.name, data_dir)
+    options.check(f"Data set {first.name!r}")
+    if missing := [file for file in found.files if not file.is_file()]:
+        raise UserError(f"Data set {first.name!r}: there is no file {missing[0]}.")
+    dialect = Dialect.from_settings(options.sep, options.encoding, options.decimal, options.missing)
+    if found.several and options.client is None:
+        options = replace(options, client=BY_FILE)
+    read = _read_checked(first.name, found, options, dialect)
+    if not len(read.frame):
+        raise UserError(f"{find_path(path, data_dir)} holds no samples.")
+    for role, column in read.options.roles:
+        if column not in read.frame:
+            raise UserError(f"{path} has no {role} column {column!r}: {suggest_names(column, map(str, read.frame.columns))}")
+    clients = None
+    if read.options.by_file and len(found.files) > 1:
+        clients = tuple(np.repeat(found.clients, read.sizes).tolist())
+    elif read.options.client is not None and not read.options.by_file:
+        clients = tuple(str(value).strip() for value in read.frame[read.options.client])
+    return RawTable(read.frame, read.options, clients)
 
 
 def mark_missing(frame: "pd.DataFrame", marks: Sequence[str]) -> "pd.DataFrame":

@@ -30,7 +30,7 @@ from coterie.deploy.flare.protection import check_flare_version
 from coterie.deploy.server.federation import SERVER_FOLDER, FederationFolder, read_presence
 
 if TYPE_CHECKING:
-    from coterie.deploy.site.process import SiteSettings
+    from coterie.deploy.site.data import SiteSettings
 
 
 LOCK_FILE = "process.lock"

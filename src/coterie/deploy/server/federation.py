@@ -19,6 +19,8 @@ FEDERATION_FILE = "federation.json"
 SERVER_FOLDER = "COTERIE_SERVER"  # the folder of the server's kit, in the environment of its processes
 PROJECT = "coterie"  # FLARE's name of a federation
 ROSTER_FILE = "roster.json"  # what the operator lets each site claim
+AGREED_FILE = "schema.toml"  # the operator's: what the tables of all sites should hold
+PREPARED_FILE = "prepared.json"  # the same, with what the sites of the last study were prepared by
 SCHEMA_FILE = "schema.json"  # the columns that the sites of the last run agreed on
 
 

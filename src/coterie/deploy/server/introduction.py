@@ -7,14 +7,29 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
+from typing import Any
 
 from coterie._util.errors import UserError
 from coterie._util.json_io import write_json
-from coterie.deploy.messages import PROTOCOL, Hello, MessageError, PendingError, SiteCard, get_version, to_message
+from coterie.data.agreed_schema import read_agreed_schema
+from coterie.data.schema import Schema
+from coterie.deploy.messages import (
+    PROTOCOL,
+    Hello,
+    MessageError,
+    PendingError,
+    RawMessage,
+    SiteCard,
+    TableAsk,
+    get_version,
+    read_schema,
+    to_message,
+)
 from coterie.deploy.orders import LARGEST_ORDER, SHORT_HASH, OrderTerms
 from coterie.deploy.server.engine import Carrier, limit_answers
-from coterie.deploy.server.federation import Claim
+from coterie.deploy.server.federation import AGREED_FILE, PREPARED_FILE, Claim
 from coterie.deploy.server.members import Members, admit_sites, choose_schema, describe_thin_sites, read_stored_schema
+from coterie.deploy.server.preparation import collect_scaling
 from coterie.deploy.server.runs import APPROVALS_FILE, STATUS_FILE, Order
 from coterie.deploy.server.validation import CARD_BYTES, clean_text, read_card
 
@@ -33,23 +48,33 @@ class UnapprovedError(TooFewSitesError):
 class PendingApprovals:
     """The sites of a job that have not approved the order yet."""
 
-    def __init__(self, hello: Hello, carrier: Carrier, limit: int, sites: Iterable[str]) -> None:
+    def __init__(
+        self,
+        hello: Hello | TableAsk,
+        carrier: Carrier,
+        limit: int,
+        sites: Iterable[str],
+        read: Callable[[RawMessage, Any, int], Any] = read_card,
+        most: int = CARD_BYTES,
+    ) -> None:
+        """`hello` is the message that holds the order; `read` checks what a site answers it with, in at most so many bytes."""
         self.hello, self.carrier, self.limit, self.sites = hello, carrier, limit, set(sites)
-        self.cards: dict[str, SiteCard] = {}  # of those that have approved
+        self.read, self.most = read, most
+        self.cards: dict[str, Any] = {}  # of those that have approved: cards, or answers about tables
         self.faults: dict[str, str] = {}  # of those that take no part
         self._asked = 0.0
 
     def ask(self) -> bool:
         """Ask those that have not decided; whether anything has changed."""
         self._asked, before = monotonic(), set(self.sites)
-        limit_answers(self.carrier, dict.fromkeys(self.sites, min(self.limit, CARD_BYTES)))
+        limit_answers(self.carrier, dict.fromkeys(self.sites, min(self.limit, self.most)))
         response = self.carrier.exchange({site: to_message(self.hello) for site in sorted(self.sites)})
         for site in sorted(self.sites):
             if site not in response:  # silent, or gone: the next job sees
                 self.sites.discard(site)
                 continue
             try:
-                self.cards[site] = read_card(response[site], self.hello, self.limit)
+                self.cards[site] = self.read(response[site], self.hello, self.limit)
             except PendingError:
                 continue
             except MessageError as error:
@@ -85,11 +110,15 @@ def introduce_sites(
         raise UserError(f"The order has {len(text):,} characters, sites take {LARGEST_ORDER:,}: order fewer seeds or methods at once.")
     path = folder / "members.json"
     before = Members.read(path) if path.exists() else None
-    schema = before.schema if before is not None else ""
+    agreed = _read_agreed(schema_file, terms) if before is None else ""
+    schema = before.schema if before is not None else agreed
     hello = Hello(PROTOCOL, order.run, secrets.token_hex(16), terms.model, get_version(), terms.hash, text, schema)
     pending = PendingApprovals(hello, carrier, order.limit, sites)
     await_approvals(pending, order.minimum, folder, report)
-    schema, cards, differing = _agree_on_schema(pending, order, schema_file)
+    schema, cards, differing = _agree_on_schema(hello, pending, order, schema_file)
+    if agreed and cards:
+        schema, cards, unprepared = _prepare_together(replace(hello, schema=schema), terms, pending, cards, report)
+        differing |= unprepared
     members, refused = admit_sites(cards, order.order, before, roster)
     refused = differing | refused
     for sentence in describe_faults(refused):
@@ -108,12 +137,56 @@ def introduce_sites(
             report(sentence)
     members.write(path)
     if schema_file is not None and schema:
-        write_json(schema_file, {"schema": schema})
+        if read_schema(schema).scaling is not None:
+            write_json(schema_file.with_name(PREPARED_FILE), {"schema": schema})
+        write_json(schema_file, {"schema": replace(read_schema(schema), agreed=None, scaling=None).to_json()})
     return members, pending
 
 
-def await_approvals(pending: PendingApprovals, minimum: int, folder: Path, report: Callable[[str], None]) -> None:
-    """Ask the sites until enough have approved the order, or too few are left; what stands in the way of each is reported once."""
+def _read_agreed(schema_file: Path | None, terms: OrderTerms) -> str:
+    """The schema that the operator has agreed on with the sites, as JSON; empty where there is no such file. An order whose sites report no
+    sums gets it with those of the last study, if that had the same schema."""
+    path = None if schema_file is None else schema_file.with_name(AGREED_FILE)
+    if path is None or not path.exists():
+        return ""
+    agreed, prepared = Schema.from_agreed(read_agreed_schema(path)), path.with_name(PREPARED_FILE)
+    if "SummarizeTable" not in terms.facts.asks and prepared.exists():
+        stored = read_schema(read_stored_schema(prepared))
+        if stored.agreed_schema == agreed.agreed_schema:
+            return stored.to_json()
+    return agreed.to_json()
+
+
+def _prepare_together(
+    hello: Hello, terms: OrderTerms, pending: PendingApprovals, cards: dict[str, SiteCard], report: Callable[[str], None]
+) -> tuple[str, dict[str, SiteCard], dict[str, str]]:
+    """The agreed schema with what all sites are prepared by, the cards of sites that are, and why others are not."""
+    schema = read_schema(hello.schema)
+    agreed = schema.agreed_schema
+    assert agreed is not None
+    if not agreed.is_fitted_together:
+        return hello.schema, cards, {}
+    if "SummarizeTable" not in terms.facts.asks:  # such orders go by what the last study was prepared by
+        return hello.schema, cards, {}
+    if "SummarizeTable" not in terms.asks:
+        raise UserError(f"{AGREED_FILE} was changed after the order was placed, and sites are now to report sums: order the run again.")
+    scaling, silent = collect_scaling(pending.carrier, terms.run, terms.hash, pending.limit, sorted(cards), agreed)
+    for site, reason in silent.items():
+        report(f"Site {site!r} reports no sums to prepare columns by: {reason.removesuffix('.')}.")
+    made = replace(schema, scaling=scaling.to_dict()).to_json()
+    asked = PendingApprovals(replace(hello, number=secrets.token_hex(16), schema=made), pending.carrier, pending.limit, cards)
+    asked.ask()
+    faults = asked.faults | {site: "it does not have the agreed columns" for site, card in asked.cards.items() if card.schema != made}
+    return made, {site: card for site, card in asked.cards.items() if site not in faults}, faults
+
+
+def await_approvals(
+    pending: PendingApprovals, minimum: int, folder: Path, report: Callable[[str], None], *, waits_for_all: bool = False
+) -> None:
+    """Ask the sites until enough have approved the order, or too few are left; what stands in the way of each is reported once.
+
+    `waits_for_all`: those that have not decided are waited for, though some take no part.
+    """
     began, details = monotonic(), set[str]()
     folder.mkdir(parents=True, exist_ok=True)
     pending.ask()
@@ -126,7 +199,8 @@ def await_approvals(pending: PendingApprovals, minimum: int, folder: Path, repor
             details.add(waiting)
             report(waiting)
         write_json(folder / APPROVALS_FILE, {"order": pending.hello.order, "pending": sorted(pending.sites)})
-        if len(pending.cards) >= minimum or len(pending.cards) + len(pending.sites) < minimum:
+        too_few = not pending.sites if waits_for_all else len(pending.cards) + len(pending.sites) < minimum
+        if len(pending.cards) >= minimum or too_few:
             return
         if monotonic() - began > TURN and _is_other_run_waiting(folder):
             raise UnapprovedError(_describe_pending(pending))
@@ -134,11 +208,12 @@ def await_approvals(pending: PendingApprovals, minimum: int, folder: Path, repor
         pending.ask()
 
 
-def _agree_on_schema(pending: PendingApprovals, order: Order, schema_file: Path | None) -> tuple[str, dict[str, SiteCard], dict[str, str]]:
+def _agree_on_schema(
+    hello: Hello, pending: PendingApprovals, order: Order, schema_file: Path | None
+) -> tuple[str, dict[str, SiteCard], dict[str, str]]:
     """The columns of the run, the cards of the sites that have them, and why others do not. Sites whose own columns are different, or in
     another order, are asked for a card in the agreed ones."""
-    hello, cards = pending.hello, pending.cards
-    schema = hello.schema
+    cards, schema = pending.cards, hello.schema
     if not schema:
         ranked = sorted(cards, key=lambda site: (order.order.index(site) if site in order.order else len(order.order), site))
         stored = read_stored_schema(schema_file) if schema_file is not None else ""

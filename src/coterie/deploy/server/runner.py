@@ -46,6 +46,7 @@ from coterie.deploy.server.federation import Claim
 from coterie.deploy.server.introduction import PendingApprovals, introduce_sites
 from coterie.deploy.server.members import Members
 from coterie.deploy.server.runs import InspectOrder, Journal, Order
+from coterie.deploy.server.tables import run_schema_order, run_statistics_order
 from coterie.deploy.server.validation import RECEIPT_BYTES, clean_text, read_receipt
 from coterie.engines.engine import StampedAsk
 from coterie.evidence.restore import load_lanes
@@ -337,4 +338,10 @@ class _ApprovalClock:
 
 
 # how the server runs orders of each kind; whether the run is then complete
-RUNNERS: Mapping[str, Callable[[Job], bool]] = {"study": _run_study, "inspect": _run_inspection, "evaluate": _run_evaluation}
+RUNNERS: Mapping[str, Callable[[Job], bool]] = {
+    "study": _run_study,
+    "inspect": _run_inspection,
+    "evaluate": _run_evaluation,
+    "schema": run_schema_order,
+    "statistics": run_statistics_order,
+}

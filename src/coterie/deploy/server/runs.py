@@ -134,6 +134,7 @@ class Order:
     operator: str = ""  # whose order it is; sites are shown it, and the purpose
     purpose: str = ""
     start: str = ""  # of a study that continues from a bundle: its hash
+    prepares: bool = False  # whether the sites of a study report sums first, by which all are prepared
 
     @classmethod
     def read(cls, tree: Mapping[str, Any]) -> "Order":
@@ -157,7 +158,8 @@ def _state_study(order: Order, methods: Sequence[Any] | None) -> dict[str, Any]:
     seeds = [derive_seed(draw, seed) if settings.own_seeds else seed for draw in settings.draws for seed in settings.seeds]
     common = {"data": settings.data, "model": settings.model, "seeds": tuple(dict.fromkeys(seeds)), "methods": settings.methods}
     plan = to_json_value(settings.as_json()["plan"])
-    return {**common, "asks": find_asks(made, "Evaluate"), "plan": plan | ({"start": order.start} if order.start else {})}
+    asks = (*find_asks(made, "Evaluate"), *(["SummarizeTable"] if order.prepares else []))
+    return {**common, "asks": asks, "plan": plan | ({"start": order.start} if order.start else {})}
 
 
 def _state_inspection(order: Order, methods: Sequence[Any] | None) -> dict[str, Any]:
@@ -172,11 +174,19 @@ def _state_evaluation(order: Order, methods: Sequence[Any] | None) -> dict[str, 
     return {**common, "methods": ("evaluate",), "asks": ("Evaluate",)}
 
 
+def _state_table_order(order: Order, methods: Sequence[Any] | None) -> dict[str, Any]:
+    schema = order.settings["schema"]
+    asks = ("SummarizeTable",) if order.kind == "statistics" else ("DescribeTable",) if schema is None else ("CheckTable",)
+    return {"data": "tables", "model": "", "seeds": (0,), "methods": (order.kind,), "asks": asks, "plan": to_json_value({"schema": schema})}
+
+
 # by kind, the terms of an order but its run, operator and purpose
 TERMS: Mapping[str, Callable[[Order, Sequence[Any] | None], dict[str, Any]]] = {
     "study": _state_study,
     "inspect": _state_inspection,
     "evaluate": _state_evaluation,
+    "schema": _state_table_order,
+    "statistics": _state_table_order,
 }
 
 

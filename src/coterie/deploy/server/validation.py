@@ -23,10 +23,13 @@ from coterie.deploy.messages import (
     Receipt,
     ReplyBatch,
     SiteCard,
+    TableAsk,
+    TableReply,
     from_message,
     get_clients,
     read_schema,
 )
+from coterie.deploy.table_answers import LONGEST_BODY
 
 MOST = (1 << 31) - 1  # of any count: evidence holds them in 32 bits
 MOST_CLIENTS = 100_000  # of a site that the operator's roster does not name
@@ -34,11 +37,11 @@ MOST_NUMBERS = 1 << 24  # in a sample
 MOST_CLASSES = 100_000
 NAME, REASON, SHOWN = 200, 500, 300  # characters of a name, of a reason for a refusal, and of what is shown of any text from a site
 HUNDRED = 100  # test samples that a site claims where it does not disclose how many
-CARD_BYTES, RECEIPT_BYTES = 16 << 20, 16 << 10
+CARD_BYTES, RECEIPT_BYTES, TABLE_BYTES = 16 << 20, 16 << 10, 16 << 20
 
 BASE_BYTES, ASK_BYTES, CHARACTER_BYTES = 64 << 10, 8 << 10, 16  # of a reply beside its numbers: at most, by ask, by character of an id
 
-T = TypeVar("T", ReplyBatch, SiteCard, Receipt)
+T = TypeVar("T", ReplyBatch, SiteCard, Receipt, TableReply)
 
 
 class InvalidMessageError(MessageError):
@@ -158,6 +161,12 @@ CARD: Rules = {
 }
 
 RECEIPT: Rules = {"folder": (text_rule(NAME),)}
+
+# what the body holds is read, and checked, by the question: `deploy.table_answers.RULES`
+TABLE: Rules = {
+    "version": (text_rule(64),),
+    "body": (Rule(f"text of at most {LONGEST_BODY:,} characters", lambda body, *_: isinstance(body, str) and len(body) <= LONGEST_BODY),),
+}
 
 DENIAL: Rules = {
     "reason": (text_rule(REASON),),
@@ -305,7 +314,12 @@ def read_receipt(data: RawMessage, delivery: Delivery, limit: int) -> Receipt:
     return _check_answer(_read_message(data, Receipt, min(limit, RECEIPT_BYTES)), delivery, RECEIPT)
 
 
-def _check_answer(found: T, asked: Hello | Delivery, rules: Rules) -> T:
+def read_table_reply(data: RawMessage, ask: TableAsk, limit: int) -> TableReply:
+    """A site's answer about its table, if it answers this question."""
+    return _check_answer(_read_message(data, TableReply, min(limit, TABLE_BYTES)), ask, TABLE)
+
+
+def _check_answer(found: T, asked: Hello | Delivery | TableAsk, rules: Rules) -> T:
     if (found.run, found.number, found.order) != (asked.run, asked.number, asked.order):
         raise MessageError("an answer to another question")
     check_fields(found, rules)

@@ -174,17 +174,19 @@ def estimate_epsilon(
     if isinstance(privacy, NoPrivacy):
         return None
     passes = max(terms.rounds, 1) * len(terms.methods) * len(terms.seeds)
+    statistics = int("SummarizeTable" in terms.asks)
 
-    def planned(samples: int) -> Charge:
+    def planned(samples: int) -> list[Charge]:
         if isinstance(privacy, ClipNoise):
-            return Charge("clip+noise", privacy.multiplier, 1.0, passes * sum(kind in terms.asks for kind in ASKS))
+            return [Charge("clip+noise", privacy.multiplier, 1.0, passes * sum(kind in terms.asks for kind in ASKS) + statistics)]
         local = terms.local
         batch = min(local.get("batch_size") or samples, samples)
         steps = count_steps(samples, batch, local.get("epochs", 1), local.get("max_steps")) if "Train" in terms.asks else 0
-        return Charge("dp-sgd", privacy.noise_multiplier, batch / samples, passes * steps)
+        table = Charge("dp-sgd", privacy.noise_multiplier, 1.0, statistics)
+        return [Charge("dp-sgd", privacy.noise_multiplier, batch / samples, passes * steps), table]
 
     found = (
-        compute_epsilon([*spent.get(client, []), planned(samples)], privacy.delta, privacy.mechanism)
+        compute_epsilon([*spent.get(client, []), *planned(samples)], privacy.delta, privacy.mechanism)
         for client, samples in sizes.items()
         if samples
     )
@@ -235,6 +237,9 @@ class SiteMonitor:
                 yield f"Run {run} asks: {escape_text(str(entry['ask']))}."
             if entry.get("denied"):
                 yield f"Run {run} was denied: {escape_text(entry['denied'])}"
+        elif event == "table":
+            yield f"Run {run} asks about the table: {escape_text(str(entry.get('question')))}."
+            yield from (f"Your table {escape_text(str(line), 1000)}." for line in entry.get("findings", ()))
         elif event == "refused":
             yield f"Refused{f' of run {run}' if run else ''}: {escape_text(str(entry.get('reason')))}."
         elif event == "approval":

@@ -95,6 +95,13 @@ class Discloser:
             return replace(reply, counts=counts, bases=np.where(kept[..., None, None], reply.bases, np.float32(0)))
         return replace(reply, counts=counts, means=reply.means * kept[..., None], deviations=reply.deviations * kept[..., None])
 
+    def round_count(self, rows: int, *about: str) -> int:
+        """A count of rows in multiples of what is rounded to; the same question has the same answer."""
+        base = self.policy.rounding
+        if not self.rounds:
+            return rows
+        return base * int(round_randomly(rows / base, 1.0, self._draw(b"rows", str(rows).encode(), *(each.encode() for each in about))))
+
     def tests(self, actual: Ints, data: Sequence[str]) -> Ints:
         """(n, C) the test samples by class on a site's card."""
         if not self.policy.discloses_classes:

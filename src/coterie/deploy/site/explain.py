@@ -4,9 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from coterie.deploy.files import escape_text
-from coterie.deploy.orders import ASKS, LONGEST_NOTE, SHORT_HASH, AskName, OrderTerms
+from coterie.deploy.orders import ASKS, LONGEST_NOTE, SHORT_HASH, TABLE_ASKS, AskName, OrderTerms
 from coterie.deploy.site.ledger import Charge, Ledger
 from coterie.deploy.site.policy import OWN_MODELS, OWN_RULES, SKETCHED, ClipNoise, DpSgd, NoPrivacy, Policy
+
+PRIVATE_ASKS = ("Train", "Evaluate", "SketchedTrain", *TABLE_ASKS)  # that are answered under dp-sgd
 
 
 @dataclass(frozen=True)
@@ -19,9 +21,9 @@ class PolicySection:
 
 def explain_policy(policy: Policy, ledger: Ledger | None = None, numbers: str = "as many numbers as the model has") -> list[PolicySection]:
     """A policy in words. `numbers` is the length of a model, where that is known."""
-    details = {name: tuple(describe_disclosure(name, policy, numbers)) for name in (*ASKS, *SKETCHED) if name in policy.asks}
+    details = {name: tuple(describe_disclosure(name, policy, numbers)) for name in (*ASKS, *SKETCHED, *TABLE_ASKS) if name in policy.asks}
     private = policy.privacy
-    allowed = [name for name in details if not isinstance(private, DpSgd) or name in ("Train", "Evaluate", "SketchedTrain")]
+    allowed = [name for name in details if not isinstance(private, DpSgd) or name in PRIVATE_ASKS]
     return [
         *(PolicySection(f"{name} is answered", details[name]) for name in allowed),
         PolicySection("The server also learns", tuple(_describe_always(policy))),
@@ -82,6 +84,16 @@ def describe_disclosure(name: AskName, policy: Policy, numbers: str) -> Iterator
             by_class = " of each class with enough samples" if policy.label_shares else ""
             yield f"Leaves: of each client, the main directions of its samples{by_class}{count}."
             yield "Of images these are images: the first looks like their mean."
+        case "DescribeTable":
+            more = "" if not isinstance(policy.privacy, NoPrivacy) else ", rounded ranges, words of enough rows, rounded counts"
+            yield f"Leaves: names, types and units of the table's columns{more}."
+        case "CheckTable":
+            more = ", and of what does not fit rounded counts of rows" if isinstance(policy.privacy, NoPrivacy) else ""
+            yield f"Leaves: which columns the table lacks of the agreed schema{more}."
+        case "SummarizeTable":
+            noise = "" if isinstance(policy.privacy, NoPrivacy) else ", noised and charged"
+            yield f"Leaves: of each column of the agreed schema counts, mean, variance, histogram and gaps{noise}."
+            yield f"Nothing of columns, words or bins with fewer than {policy.minimum_samples} rows."
         case "Evaluate":
             details = "right answers, predictions and samples by class" if policy.discloses_classes else "accuracy"
             exact = "" if policy.discloses_sizes else " in hundredths"
@@ -144,7 +156,7 @@ def _describe_spending(privacy: NoPrivacy | ClipNoise | DpSgd, book: Mapping[str
 
 
 def _describe_refusals(policy: Policy, allowed: list[AskName]) -> Iterator[str]:
-    refused = [name for name in ASKS if name not in allowed]
+    refused = [name for name in (*ASKS, *TABLE_ASKS) if name not in allowed]
     if refused:
         yield f"The asks {', '.join(refused)}."
     if not policy.label_shares:
@@ -170,10 +182,14 @@ def describe_order(terms: OrderTerms, policy: "Policy", epsilon: float | None) -
     lines = [("operator", escape_text(terms.operator) or "no name given")]
     if terms.purpose:
         lines.append(("purpose", escape_text(terms.purpose, LONGEST_NOTE)))
-    lines += [("methods", escape_text(", ".join(terms.methods), LONGEST_NOTE)), ("model", escape_text(terms.model))]
+    lines += [
+        ("methods", escape_text(", ".join(terms.methods), LONGEST_NOTE)),
+        *([("model", escape_text(terms.model))] if terms.facts.has_model else []),
+    ]
     lines.append(("rounds", _describe_rounds(terms)))
     private = isinstance(policy.privacy, DpSgd)
-    allowed = [name for name in ASKS if name in terms.asks and name in policy.asks and (not private or name in ("Train", "Evaluate"))]
+    answered = [name for name in (*ASKS, *TABLE_ASKS) if name in policy.asks and (not private or name in PRIVATE_ASKS)]
+    allowed = [name for name in answered if name in terms.asks]
     lines.append(("asks", ", ".join(terms.asks)))
     for name in allowed:
         first = next(describe_disclosure(name, policy, "as many numbers as the model has"))

@@ -400,9 +400,8 @@ def get_rule_name(rule: LocalRule) -> str:
 
 def count_ask(policy: "Policy", stamped: "StampedAsk", world: "World", book: Book, run: str) -> Denial | None:
     """Count an ask, and what sketches it would show, in the ledger; why it is not answered, where that is too much."""
-    asked = book.count_ask(run)
-    if asked > policy.asks_per_run:
-        return Denial(f"This run has asked {asked:,} times: the site's policy answers {policy.asks_per_run:,} ('asks_per_run').", "budget")
+    if (over := deny_ask(policy, book, run)) is not None:
+        return over
     sketch = get_sketch(stamped.ask)
     if sketch is None or type(stamped.ask).__name__ in policy.asks:  # a sketch is less than the whole, which is answered
         return None
@@ -416,6 +415,14 @@ def count_ask(policy: "Policy", stamped: "StampedAsk", world: "World", book: Boo
         limit = "lets {:,} out ('sketch_numbers')" if most == policy.sketch_numbers else "lets {:,} out, half of what the model has"
         return Denial(f"Sketches would have shown {shown:,} directions in all runs: the site's policy {limit.format(most)}.", "budget")
     book.sketches[key] = sketch.size
+    return None
+
+
+def deny_ask(policy: "Policy", book: Book, run: str) -> Denial | None:
+    """Count an ask of a run in the ledger; why it is not answered, where there are too many."""
+    asked = book.count_ask(run)
+    if asked > policy.asks_per_run:
+        return Denial(f"This run has asked {asked:,} times: the site's policy answers {policy.asks_per_run:,} ('asks_per_run').", "budget")
     return None
 
 

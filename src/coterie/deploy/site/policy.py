@@ -18,7 +18,7 @@ from coterie.core.arrays import Ints
 from coterie.core.specs import Spec, parse, split_at
 from coterie.deploy.files import escape_text
 from coterie.deploy.messages import Denial
-from coterie.deploy.orders import ASKS, AskName, OrderTerms
+from coterie.deploy.orders import ASKS, TABLE_ASKS, AskName, OrderTerms
 
 if TYPE_CHECKING:
     from coterie.engines.engine import StampedAsk
@@ -92,7 +92,7 @@ class ApprovalRules(PolicyTable):
             return None
         if foreign := [spec for spec in terms.methods if not _is_listed(spec, self.methods)]:
             return f"the policy's [approve] does not list the method {escape_text(foreign[0])!r}"
-        if self.models and not _is_listed(terms.model, self.models):
+        if self.models and terms.facts.has_model and not _is_listed(terms.model, self.models):
             return f"the policy's [approve] does not list the model {escape_text(terms.model)!r}"
         if self.maximum_rounds is not None and terms.rounds > self.maximum_rounds:
             return f"it has {terms.rounds} rounds, the policy's [approve] allows {self.maximum_rounds}"
@@ -109,7 +109,7 @@ def _is_listed(spec: str, names: Iterable[str]) -> bool:
 
 
 UNUSUAL_ASKS: tuple[AskName, ...] = ("Describe", "AskSubspaces")  # which show means of features, or directions of samples
-USUAL_ASKS: tuple[AskName, ...] = tuple(name for name in ASKS if name not in UNUSUAL_ASKS)
+USUAL_ASKS: tuple[AskName, ...] = (*(name for name in ASKS if name not in UNUSUAL_ASKS), *TABLE_ASKS)
 SKETCHED: tuple[AskName, ...] = ("SketchedTrain", "SketchedGradient")  # answered, too, where the whole is
 
 # Coterie's own; listed here so that reading a policy needs no torch
@@ -324,7 +324,9 @@ DEFAULT_POLICY = """\
 # Where Train or Gradient may not leave, "SketchedTrain" and "SketchedGradient" let random projections of updates and gradients out.
 # "Describe" lets means and deviations of the features before a model's last layer out; of a softmax regression these are the samples' own.
 # "AskSubspaces" lets the main directions of the samples out: of images these are images.
-asks = ["Train", "Gradient", "Losses", "AskErrors", "Evaluate"]
+# "DescribeTable" lets names, types, frequent words and rounded ranges of a table's columns out, "CheckTable" how many rows do not fit the
+# schema that the sites agree on, "SummarizeTable" means, variances and histograms: nothing of fewer rows than minimum_samples.
+asks = ["Train", "Gradient", "Losses", "AskErrors", "Evaluate", "DescribeTable", "CheckTable", "SummarizeTable"]
 
 # How many directions such sketches may show, in all runs together, and never more than half of the model's. Asked again with the same
 # projection they show nothing new; a server that may ask with ever new ones could put the whole together.
@@ -384,7 +386,8 @@ error_messages = true
 # Whether every order is.
 any = false
 
-# Or: orders of these methods alone, by name or whole spec; "inspect" is 'coterie inspect --federation'. Empty: none.
+# Or: orders of these methods alone, by name or whole spec; "inspect" is 'coterie inspect --federation', and "schema"
+# and "statistics" are those of 'coterie federation'. Empty: none.
 methods = []
 
 # And of these models alone; empty: those of 'models' above.

@@ -8,7 +8,7 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
@@ -18,14 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie._util.errors import UserError, suggest_names
-from coterie._util.files import write_atomic
-from coterie._util.json_io import format_json, read_json, read_json_object
+from coterie._util.errors import UserError
 from coterie.core.asks import Ask, Evaluated, Reply
-from coterie.data.catalogue import load
-from coterie.data.federation import Federation, Parts
-from coterie.data.readers.table_files import ROWS, get_file_rows
-from coterie.data.schema import Schema, conform_federation
+from coterie.data.federation import Federation
+from coterie.data.schema import Schema
 from coterie.deploy.bundle.files import write_delivery
 from coterie.deploy.files import escape_text, get_kit_files
 from coterie.deploy.messages import (
@@ -39,6 +35,8 @@ from coterie.deploy.messages import (
     Receipt,
     ReplyBatch,
     SiteCard,
+    TableAsk,
+    TableReply,
     from_message,
     get_clients,
     get_version,
@@ -50,61 +48,14 @@ from coterie.deploy.messages import (
 from coterie.deploy.orders import SHORT_HASH, OrderError, OrderTerms
 from coterie.deploy.site.approvals import Approvals, OrderRecord, estimate_epsilon
 from coterie.deploy.site.audit import Audit
+from coterie.deploy.site.data import DataError, SiteData, SiteSettings
 from coterie.deploy.site.ledger import Ledger
-from coterie.deploy.site.policy import ClipNoise, DpSgd, read_policy
+from coterie.deploy.site.policy import ClipNoise, DpSgd, NoPrivacy, read_policy
+from coterie.deploy.site.tables import TableReporter
 from coterie.deploy.site.worker import SiteWorker, open_worker
 from coterie.engines.batched import make_engine
 from coterie.engines.engine import StampedAsk
 from coterie.engines.world import World
-
-
-def load_site_data(
-    spec: str, clients: Sequence[str] | None = None, *, data_seed: int = 0, data_dir: Path | None = None, site: str | None = None
-) -> Federation:
-    """The federation of a site with these clients, by default all; `site` names its client where the data name none."""
-    whole = load(spec, data_seed, data_dir, client=site)
-    if whole.inputs is not None:
-        raise UserError(f"The samples of {spec!r} have several inputs, which real federations do not carry yet: give one array.")
-    if not whole.task.counts_classes:
-        raise UserError(
-            f"The data {spec!r} are a {whole.task}: real federations carry classifications so far, as no policy states yet what sites "
-            "may disclose of other labels; simulate it with 'coterie compare'."
-        )
-    if clients is None:
-        return whole
-    for name in clients:
-        if name not in whole.ids:
-            raise UserError(f"The data {spec!r} have no client {name!r}: {suggest_names(name, whole.ids)}")
-    return select_clients(whole, clients)
-
-
-def select_clients(federation: Federation, clients: Sequence[str]) -> Federation:
-    """The same federation with these clients alone, and only their samples."""
-    place = {name: row for row, name in enumerate(federation.ids)}
-    rows = [place[name] for name in clients]
-    parts = [part for part in (federation.train, federation.test, federation.validation) if part is not None]
-    kept = np.unique(np.concatenate([part.joined(np.array(rows, dtype=np.int64)) for part in parts]))
-
-    def cut(part: Parts) -> Parts:
-        return Parts.from_lists([np.searchsorted(kept, part[row]).astype(np.int64) for row in rows])
-
-    lines = get_file_rows(federation.provenance)
-    return federation.replace(
-        x=np.asarray(federation.x[kept]),
-        raw=None if federation.raw is None else np.asarray(federation.raw[kept]),
-        y=federation.y[kept],
-        provenance={**federation.provenance, **({} if lines is None else {ROWS: lines.select(kept).to_list()})},
-        ids=tuple(clients),
-        train=cut(federation.train),
-        test=cut(federation.test),
-        validation=cut(federation.validation) if federation.validation is not None else None,
-        central=None,
-        groups=None,
-        arrivals=None,
-        later=(),
-        unseen=0,
-    )
-
 
 AnswerAll = Callable[[Sequence[StampedAsk]], list[Any]]  # a Reply or a Denial for each ask; clients by the site's own numbers
 
@@ -180,30 +131,7 @@ def describe_columns(federation: Federation) -> str:
     return own.shared().to_json() if own.columns else ""
 
 
-SETTINGS_FILE = "site.json"
 LONGEST_LINE = 1000  # characters of an error in site.log
-
-
-@dataclass(frozen=True)
-class SiteSettings:
-    """The settings of `coterie join`: the data of the site, which are only ever described here."""
-
-    data: str
-    clients: tuple[str, ...] | None = None
-    data_seed: int = 0
-    data_dir: str | None = None
-    engine: str = "auto"
-    threads: int | None = None
-    where: str | None = None  # the folder in which `coterie join` was run: file names and modules are looked for there
-
-    def write(self, kit: Path) -> None:
-        """Keep it in the kit."""
-        write_atomic(kit / SETTINGS_FILE, format_json(vars(self)), 0o600)
-
-    @classmethod
-    def read(cls, kit: Path) -> "SiteSettings":
-        tree = read_json(kit / SETTINGS_FILE)
-        return cls(**{**tree, "clients": tuple(tree["clients"]) if tree["clients"] is not None else None})
 
 
 class Site:
@@ -211,11 +139,7 @@ class Site:
 
     def __init__(self, kit: Path) -> None:
         self.kit, self.settings = kit, SiteSettings.read(kit)
-        folder = Path(self.settings.data_dir) if self.settings.data_dir else None
-        named = read_json_object(kit / "kit.json", site=str)["site"] if (kit / "kit.json").is_file() else None
-        self.federation = load_site_data(
-            self.settings.data, self.settings.clients, data_seed=self.settings.data_seed, data_dir=folder, site=named
-        )
+        self.data = SiteData(kit, self.settings)
         files = get_kit_files(kit)
         self.policy, self.audit, self.approvals = read_policy(files.policy), Audit(files.audit), Approvals(kit)
         self.order: OrderTerms | None = None  # that the server has introduced itself with, approved
@@ -227,7 +151,8 @@ class Site:
     def answer(self, data: bytes) -> bytes:
         """The answer to a message of any kind. What is refused is in the log, too, and nothing leaves that is not."""
         try:
-            for kind, reply in ((AskBatch, self._answer_asks), (Hello, self._hello), (Delivery, self._delivery)):
+            kinds = ((AskBatch, self._answer_asks), (Hello, self._hello), (Delivery, self._delivery), (TableAsk, self._answer_table))
+            for kind, reply in kinds:
                 if is_kind(data, kind):
                     return reply(data)
             raise MessageError("a message that no site answers")
@@ -247,24 +172,24 @@ class Site:
     def _hello(self, data: bytes) -> bytes:
         hello = from_message(data, Hello, LIMIT)
         terms = self._read_terms(hello)
+        if not terms.facts.has_model or hello.model != terms.model:
+            raise MessageError("a hello that names another model than its order, or whose order has none")
+        schema = read_schema(hello.schema) if hello.schema else None
         self.policy = read_policy(get_kit_files(self.kit).policy)  # it may have been changed since the last run
         denied = self.policy.deny_model(terms.model)  # before the model is built: building it runs its code
         try:
-            record = self._record(terms) if denied is None else None
+            record = self._record(terms, by_table=schema is not None and schema.agreed is not None) if denied is None else None
         except OrderError as error:
             raise MessageError(str(error)) from error
         if record is None or record.state != "approved":
             self.order = self.worker = self.world = None
             return self._reply_unapproved(hello, terms, record, denied)
         try:
-            federation = (
-                conform_federation(self.federation, read_schema(hello.schema), where="The site") if hello.schema else self.federation
-            )
+            federation = self.data.load(schema)
         except UserError as error:  # it names columns and words, as a card does
             self.order = self.worker = self.world = None
-            self._log("refused", run=terms.run, order=hello.order, bytes_in=len(data), reason=str(error).removesuffix("."))
-            return to_message(Denial(str(error).removesuffix("."), "failure"))
-        self._open(terms, record, federation)
+            return self._refuse_data(error, terms, len(data))
+        self._open(terms, record, federation, by_table=schema is not None and schema.agreed is not None)
         assert self.world is not None
         assert self.worker is not None
         card = self.worker.disclose_card(make_site_card(hello, self.world))
@@ -275,22 +200,28 @@ class Site:
         self.audit.chain_flare_log()
         return to_message(card)
 
-    def _read_terms(self, hello: Hello) -> OrderTerms:
-        """The order of a hello, whose hash and model are those that the hello names."""
+    def _refuse_data(self, error: UserError, terms: OrderTerms, size: int) -> bytes:
+        """The denial of an order that the site's data do not fit; what names its files stays in its own log."""
+        self._log("refused", run=terms.run, order=terms.hash, bytes_in=size, reason=str(error).removesuffix("."))
+        withheld = "its data or its mapping.toml cannot be read: its own log has the reason"
+        return to_message(Denial(withheld if isinstance(error, DataError) else str(error).removesuffix("."), "failure"))
+
+    def _read_terms(self, hello: Hello | TableAsk) -> OrderTerms:
+        """The order of a message that introduces it, whose hash and run are those that the message names."""
         try:
             terms = OrderTerms.read(hello.terms)
         except OrderError as error:
             raise MessageError(str(error)) from error
-        if (hello.order, hello.run, hello.model) != (terms.hash, terms.run, terms.model):
-            raise MessageError("a hello that names another order, run or model than it holds")
+        if (hello.order, hello.run) != (terms.hash, terms.run):
+            raise MessageError("a message that names another order or run than it holds")
         return terms
 
-    def _record(self, terms: OrderTerms) -> OrderRecord:
+    def _record(self, terms: OrderTerms, *, by_table: bool) -> OrderRecord:
         """The site's decision about an order: what was decided before, or what the policy decides about a new one."""
         known = self.approvals.find(terms.hash)
         if known is not None and known.state != "pending":
             return known
-        sizes = {name: int(size) for name, size in zip(self.federation.ids, self.federation.train.sizes, strict=True)}
+        sizes = {} if isinstance(self.policy.privacy, NoPrivacy) else self.data.count_samples(by_table=by_table)
         epsilon = estimate_epsilon(terms, self.policy.privacy, sizes, Ledger(get_kit_files(self.kit).ledger).charges())
         against = self.policy.approve.find_objection(terms, epsilon)
         if against is not None:
@@ -298,7 +229,7 @@ class Site:
         limit = None if self.policy.approve.any else self.policy.approve.maximum_epsilon
         return self.approvals.note(OrderRecord(terms.as_text(), "approved", "policy", epsilon=epsilon, limit=limit))
 
-    def _reply_unapproved(self, hello: Hello, terms: OrderTerms, record: OrderRecord | None, denied: Denial | None) -> bytes:
+    def _reply_unapproved(self, hello: Hello | TableAsk, terms: OrderTerms, record: OrderRecord | None, denied: Denial | None) -> bytes:
         """The denial that the server gets instead of a card."""
         if record is None:
             response = denied or Denial("the order is not approved")
@@ -313,17 +244,53 @@ class Site:
             self._logged = (hello.order, response.reason)
         return to_message(response)
 
-    def _open(self, terms: OrderTerms, record: OrderRecord, federation: Federation) -> None:
+    def _open(self, terms: OrderTerms, record: OrderRecord, federation: Federation, *, by_table: bool) -> None:
         """Make ready to answer an approved order from the data in the columns that the sites agree on."""
         self.world = World.from_spec(federation, self.policy.local_model(terms.model))
         engine = make_engine(self.world, self.settings.engine, "cpu", self.settings.threads)
-        self.worker = open_worker(self.kit, self.world, engine, run=terms.run, own=self.federation)
+        known: dict[str, Any] = {"hashes": self.data.hashes} if by_table else {"own": self.data.federation}
+        self.worker = open_worker(self.kit, self.world, engine, run=terms.run, **known)
         self.worker.audit = self.worker.ledger.audit = Audit(self.audit.path, terms.hash)
         if record.limit is not None and isinstance(self.policy.privacy, (ClipNoise, DpSgd)):
             least = min(record.limit, self.policy.privacy.epsilon_limit or record.limit)
             privacy = self.policy.privacy.model_copy(update={"epsilon_limit": least})
             self.worker.policy = self.policy.model_copy(update={"privacy": privacy})  # what the policy approved by itself it holds to
         self.order = terms
+
+    def _tables(self, terms: OrderTerms) -> TableReporter:
+        audit = Audit(self.audit.path, terms.hash)
+        return TableReporter(self.kit, self.policy, Ledger(get_kit_files(self.kit).ledger, audit), self.data)
+
+    def _answer_table(self, data: bytes) -> bytes:
+        """The answer to a question about the table: that of an order of its own, or within a study what sites are prepared by."""
+        ask = from_message(data, TableAsk, LIMIT)
+        if ask.terms:
+            terms = self._read_terms(ask)
+            if terms.facts.has_model:
+                raise MessageError("a question about a table whose order is about a model")
+            self.policy = read_policy(get_kit_files(self.kit).policy)
+            try:
+                record = self._record(terms, by_table=True)
+            except OrderError as error:
+                raise MessageError(str(error)) from error
+            if record.state != "approved":
+                return self._reply_unapproved(ask, terms, record, None)
+        else:
+            terms = self._require_order(ask.run, ask.order)
+            if "SummarizeTable" not in terms.asks or self.world is None:
+                raise MessageError("a question about the table that the approved order does not name")
+        question = "SummarizeTable" if terms.facts.has_model else terms.asks[0]
+        try:
+            body, details = self._tables(terms).report(question, terms, self.world.federation if self.world is not None else None)
+        except UserError as error:
+            return self._refuse_data(error, terms, len(data))
+        if isinstance(body, Denial):
+            self._log("refused", run=terms.run, order=terms.hash, bytes_in=len(data), reason=body.reason)
+            return to_message(body)
+        response = to_message(TableReply(PROTOCOL, ask.run, ask.number, get_version(), ask.order, body))
+        sizes = {"bytes_in": len(data), "bytes_out": len(response), "sha256": hashlib.sha256(response).hexdigest()}
+        self._log("table", run=terms.run, order=terms.hash, question=question, **details, **sizes)
+        return response
 
     def _require_order(self, run: str, order: str) -> OrderTerms:
         """The approved order that a message is part of. Approvals are looked up each time: one may have been taken back."""

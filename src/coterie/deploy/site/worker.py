@@ -148,11 +148,14 @@ class SiteWorker:
         pack: Callable[[Reply], bytes] = pack_reply,
         device: str = "cpu",
         own: Federation | None = None,
+        hashes: Mapping[str, str] | None = None,
     ) -> None:
         """`run` names the run in the log; `pack` makes the bytes that are sent, whose hash is logged; `device` is DP-SGD's; `own` are the
-        data as the site has them, where those of the world are in an order of columns that a server asked for."""
+        data as the site has them, where those of the world are in an order of columns that a server asked for; `hashes` are those of the
+        clients' data, where a server's schema decides what is read of them."""
         self.world, self.engine, self.policy, self.audit, self.ledger = world, engine, policy, audit, privacy_state
         self.run, self.pack, self.device, self.own = run, pack, device, own or world.federation
+        self._hashes = hashes
         self._seen: set[tuple[str, str, bytes]] = set()  # of what clients were evaluated on by this process: client, part, model
         if privacy_state.audit is None:
             self.ledger = Ledger(privacy_state.path, audit)  # a worker checks the seal
@@ -187,6 +190,8 @@ class SiteWorker:
     @cached_property
     def data(self) -> dict[str, str]:
         """By client, a hash of its samples, in whatever order and part: another name for the same data is known by it."""
+        if self._hashes is not None:
+            return dict(self._hashes)
         federation = self.own  # a server that asks for other columns again and again is not to get other random roundings
         parts = [part for part in (federation.train, federation.validation, federation.test) if part is not None]
         return {name: _hash_samples(federation, np.concatenate([part[i] for part in parts])) for i, name in enumerate(federation.ids)}

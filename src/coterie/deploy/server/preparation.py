@@ -1,0 +1,79 @@
+"""Preparation of a real federation: means and deviations of all sites, from what each reports of its training rows."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from coterie._util.errors import UserError
+from coterie.data.agreed_schema import AgreedColumn, AgreedSchema
+from coterie.data.column_statistics import Scaling
+from coterie.data.schema import Schema
+from coterie.deploy.messages import PROTOCOL, MessageError, TableAsk, get_version, to_message
+from coterie.deploy.server.engine import Carrier, limit_answers
+from coterie.deploy.server.validation import TABLE_BYTES, read_table_reply
+from coterie.deploy.table_answers import ColumnSummary, read_summaries
+
+
+def collect_scaling(
+    carrier: Carrier, run: str, order: str, limit: int, sites: Sequence[str], schema: AgreedSchema
+) -> tuple[Scaling, dict[str, str]]:
+    """Ask sites that have approved an order for the sums of their training rows.
+
+    Args:
+        carrier: What takes messages to sites.
+        run: The run's name.
+        order: The hash of the approved order.
+        limit: The most bytes of an answer.
+        sites: Those that take part.
+        schema: The columns.
+
+    Returns:
+        What all sites are prepared by, and why sites reported nothing; they are prepared all the same.
+
+    Raises:
+        UserError: No site reported anything.
+    """
+    asks = {site: TableAsk(PROTOCOL, run, secrets.token_hex(16), get_version(), order) for site in sites}
+    limit_answers(carrier, dict.fromkeys(sites, min(limit, TABLE_BYTES)))
+    response = carrier.exchange({site: to_message(ask) for site, ask in asks.items()})
+    found, faults = dict[str, tuple[ColumnSummary, ...]](), dict[str, str]()
+    for site, data in response.items():
+        try:
+            found[site] = read_summaries(read_table_reply(data, asks[site], limit).body, schema)
+        except MessageError as error:
+            faults[site] = str(error)
+    if not found:
+        raise UserError(
+            "No site reports the sums by which all are to be prepared: ask the sites to allow SummarizeTable in their policy.toml, or set "
+            "statistics = 'client' in schema.toml."
+        )
+    return combine_moments(found, schema), faults
+
+
+def combine_moments(found: Mapping[str, Sequence[ColumnSummary]], schema: AgreedSchema) -> Scaling:
+    """The mean and deviation of each feature over all sites; indicators stay as they are, and a column of no values becomes 0."""
+    means, deviations = list[float](), list[float]()
+    for place, column in enumerate(schema.columns):
+        mean, variance, _ = pool_moments([own[place] for own in found.values()])
+        means += _repeat(column, mean, 0.0)
+        deviations += _repeat(column, float(np.sqrt(variance)), 1.0)
+    made = Scaling(np.array(means), np.array(deviations))
+    assert len(made.mean) == len(Schema.from_agreed(schema).features)
+    return made
+
+
+def _repeat(column: AgreedColumn, value: float, indicator: float) -> list[float]:
+    return [value] if column.type == "number" else [indicator] * len(column.categories)
+
+
+def pool_moments(found: Sequence[ColumnSummary]) -> tuple[float, float, float]:
+    """Mean, variance and count of a column over sites: within them, and between their means."""
+    own = [(one.count, one.mean, one.variance) for one in found if one.count and one.mean is not None and one.variance is not None]
+    counts, means, variances = (np.array([row[i] for row in own], dtype=np.float64) for i in range(3))
+    total = float(counts.clip(0).sum())
+    if not total > 0:
+        return 0.0, 0.0, 0.0
+    mean = float((counts.clip(0) * means).sum() / total)
+    variance = float((counts.clip(0) * (variances.clip(0) + (means - mean) ** 2)).sum() / total)
+    return (mean, variance, total) if np.isfinite(mean) and np.isfinite(variance) else (0.0, 0.0, 0.0)

@@ -1,0 +1,197 @@
+"""What sites answer about their tables: descriptions of columns, findings of a check, and statistics, as JSON that both sides check.
+
+Every list, text and number is bounded: what does not fit makes the whole answer invalid.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
+
+from coterie.data.agreed_schema import MOST_COLUMNS, MOST_WORDS, AgreedSchema, is_number, is_word
+from coterie.data.site_table import FINDINGS, Finding
+from coterie.deploy.messages import MessageError
+
+LONGEST_BODY = 1 << 22  # characters of an answer
+MOST_ROWS = (1 << 31) - 1
+BINS = 10  # of the histogram of a number, between the bounds of the schema
+DESCRIBED = ("number", "category", "text", "empty")
+
+
+@dataclass(frozen=True)
+class ColumnDescription:
+    """A column as a site has it: counts rounded, ranges of at least as many rows as the policy's least count, frequent words alone."""
+
+    name: str
+    kind: str  # one of DESCRIBED; "text": many different words, as names or sentences
+    unit: str = ""
+    rows: int | None = None  # with a value; None: fewer than the least count, or withheld
+    missing: int | None = None
+    low: float | None = None  # a rounded number that enough rows lie below
+    high: float | None = None
+    middle: float | None = None
+    words: tuple[tuple[str, int], ...] = ()
+    marks: tuple[str, ...] = ()  # usual marks of gaps that were found among numbers
+
+
+@dataclass(frozen=True)
+class TableDescription:
+    """All columns of a site's table."""
+
+    label: str  # the column that the site names as its label; empty where it names none
+    rows: int | None
+    columns: tuple[ColumnDescription, ...]
+
+
+@dataclass(frozen=True)
+class ColumnSummary:
+    """Statistics of a column of the agreed schema at a site."""
+
+    name: str
+    count: float | None = None  # rows with a value; None: too few, and nothing else is there
+    missing: float | None = None
+    mean: float | None = None  # of a number
+    variance: float | None = None
+    histogram: tuple[float | None, ...] = ()  # of a number by BINS, of a category by its words; None: too few
+
+
+A = TypeVar("A")
+Rule = Callable[[Any], bool]
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MOST_ROWS
+
+
+def _is_amount(value: Any) -> bool:
+    return is_number(value) and abs(value) <= MOST_ROWS
+
+
+def _or_none(rule: Rule) -> Rule:
+    return lambda value: value is None or rule(value)
+
+
+def _is_list(rule: Rule, most: int) -> Rule:
+    return lambda value: isinstance(value, list) and len(value) <= most and all(map(rule, value))
+
+
+def _is_counted(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and is_word(value[0]) and _is_count(value[1])
+
+
+_COUNT, _NUMBER, _WORDS = _or_none(_is_count), _or_none(is_number), _is_list(_is_counted, MOST_WORDS)
+RULES: Mapping[type, Mapping[str, Rule]] = {
+    TableDescription: {
+        "label": lambda value: is_word(value, empty=True),
+        "rows": _COUNT,
+        "columns": _is_list(lambda one: True, MOST_COLUMNS),
+    },
+    ColumnDescription: {
+        "name": is_word,
+        "kind": lambda value: value in DESCRIBED,
+        "unit": lambda value: is_word(value, empty=True),
+        "rows": _COUNT,
+        "missing": _COUNT,
+        "low": _NUMBER,
+        "high": _NUMBER,
+        "middle": _NUMBER,
+        "words": _WORDS,
+        "marks": _is_list(is_word, MOST_WORDS),
+    },
+    Finding: {
+        "kind": lambda value: isinstance(value, str) and value in FINDINGS,
+        "column": is_word,
+        "rows": _COUNT,
+        "words": _WORDS,
+        "factor": _or_none(lambda value: is_number(value) and value > 0),
+    },
+    ColumnSummary: {
+        "name": is_word,
+        "count": _or_none(_is_amount),
+        "missing": _or_none(_is_amount),
+        "mean": _NUMBER,
+        "variance": _NUMBER,
+        "histogram": _is_list(_or_none(_is_amount), MOST_WORDS),
+    },
+}
+
+
+def format_answer(answer: Any) -> str:
+    """An answer as JSON."""
+    tree = [asdict(one) for one in answer] if isinstance(answer, tuple) else asdict(answer)
+    return json.dumps(tree, allow_nan=False, separators=(",", ":"))
+
+
+def read_description(body: str) -> TableDescription:
+    """The columns of a site.
+
+    Raises:
+        MessageError: A field is not what it may be, or two columns have one name.
+    """
+    found = _read(TableDescription, _parse(body))
+    columns = tuple(_read(ColumnDescription, one) for one in found.columns)
+    if len({column.name for column in columns}) < len(columns):
+        raise MessageError("a description that names a column twice")
+    return TableDescription(found.label, found.rows, columns)
+
+
+def read_findings(body: str, schema: AgreedSchema) -> tuple[Finding, ...]:
+    """What a site has found in its table."""
+    tree = _parse(body)
+    if not isinstance(tree, list) or len(tree) > len(FINDINGS) * MOST_COLUMNS:
+        raise MessageError("findings that are no list")
+    known = {schema.label, *(column.name for column in schema.columns)}
+    found = tuple(_read(Finding, one) for one in tree)
+    if strange := [one for one in found if one.column not in known and one.kind != "mapping"]:
+        raise MessageError(f"a finding about {strange[0].column!r}, which the schema does not name")
+    if wrong := [one for one in found if (one.factor is None) == (one.kind == "units")]:
+        raise MessageError(f"a finding of kind {wrong[0].kind!r} with or without a factor")
+    return found
+
+
+def read_summaries(body: str, schema: AgreedSchema) -> tuple[ColumnSummary, ...]:
+    """A site's statistics, for each column of the schema in its order."""
+    tree = _parse(body)
+    if not isinstance(tree, list) or len(tree) != len(schema.columns):
+        raise MessageError(f"statistics that are not of {len(schema.columns)} columns")
+    found = tuple(_read(ColumnSummary, one) for one in tree)
+    for one, column in zip(found, schema.columns, strict=True):
+        bins = BINS if column.type == "number" else len(column.categories)
+        if one.name != column.name or len(one.histogram) not in (0, bins):
+            raise MessageError(f"statistics of {one.name!r} where those of {column.name!r} are asked for")
+        if (column.type == "category" and (one.mean is not None or one.variance is not None)) or (one.mean is None) != (
+            one.variance is None
+        ):
+            raise MessageError(f"a mean or a variance of {column.name!r} without the other, or of a category")
+    return found
+
+
+def _parse(body: Any) -> Any:
+    if not isinstance(body, str) or len(body) > LONGEST_BODY:
+        raise MessageError(f"an answer that is no text of at most {LONGEST_BODY:,} characters")
+    try:
+        return json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise MessageError("an answer that is no JSON") from error
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(word)
+
+
+def _read(kind: type[A], tree: Any) -> A:
+    names = [each.name for each in fields(kind)]  # type: ignore[arg-type]
+    if not isinstance(tree, dict) or set(tree) != set(names):
+        raise MessageError(f"a {kind.__name__} with other fields than {', '.join(names)}")
+    for name, rule in RULES[kind].items():
+        try:
+            holds = rule(tree[name])
+        except (OverflowError, TypeError, ValueError):
+            holds = False
+        if not holds:
+            raise MessageError(f"a {kind.__name__} whose {name} is not what it may be")
+    return kind(**{name: _to_tuples(value) for name, value in tree.items()})
+
+
+def _to_tuples(value: Any) -> Any:
+    return tuple(_to_tuples(one) for one in value) if isinstance(value, list) else value
