@@ -425,6 +425,21 @@ def test_a_launch_gives_what_the_simulation_gives(running: Running, tmp_path: Pa
     assert "Gradient" not in asks
 
 
+def test_a_bundle_is_watched(running: Running) -> None:
+    """What the first run delivered, looked at twice by the same order; the history is the same however often it is shown."""
+    folder, run = str(running.federation.folder), find_run(running.federation, "first")
+    bundle = str(next(path for path in sorted((run.folder / "bundles").iterdir()) if path.name.startswith("fedgroup")))
+    words = ["federation", "monitor", folder, "--bundle", bundle, "--every", "1", "--looks", "2"]
+    assert "No change was noticed in 2 looks." in invoke(*words)
+    history = running.federation.runs / "monitor" / "history.jsonl"
+    before = history.read_bytes()
+    assert "No change was noticed in 2 looks." in invoke(*words)  # complete: nothing is asked again
+    assert "No change was noticed in 2 looks." in invoke("federation", "monitor", folder, "--show")
+    assert history.read_bytes() == before
+    found = {one["run"]: one for one in summarize_federation(running.federation)["runs"]}
+    assert (found["monitor"]["status"], found["monitor"]["round"], found["monitor"]["rounds"]) == ("complete", 2, 2)
+
+
 def test_what_is_made_of_it(running: Running) -> None:
     run = find_run(running.federation, "first")
     shown = CliRunner().invoke(app, ["show", str(run.study)])
