@@ -90,7 +90,7 @@ def test_decisions_are_read_from_the_evidence() -> None:
         ["fedavg", "auto", "auto(level=1e-200,harm=0)"],
         data="digits/rotated(clients=12,groups=2)",
         model="mclr",
-        rounds=4,
+        rounds=6,
         lr=0.1,
         seeds=[0, 1],
     )

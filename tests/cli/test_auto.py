@@ -15,7 +15,7 @@ from cli.test_killed import start
 from coterie.deploy.bundle.files import read_bundle
 from coterie.evidence import Evidence, digest
 
-SETTINGS = ("--rounds", "6", "--lr", "0.1", "--batch", "20", "--seeds", "0", "--engine", "loop", "--no-inspect")
+SETTINGS = ("--rounds", "8", "--lr", "0.1", "--batch", "20", "--seeds", "0", "--engine", "loop", "--no-inspect")
 
 
 @pytest.fixture
