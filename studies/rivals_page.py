@@ -63,7 +63,9 @@ PROTOCOL = """\
 | repetitions | draws {first} to {last}, a seed each |
 | *better* | the interval excludes 0 and p < .05 after Holm's correction over the methods of a world and stage |
 | *worse* / *same* | the interval is below 0 / the difference is significantly within a point |
-| ranked | methods that ran in at least half of the worlds, over the worlds that all of them ran in |
+| ranked † | methods that ran in at least half of the worlds, over the worlds that all of them ran in |
+
+† Set with the scores of ten worlds known; before, a method had to have run in nine of ten worlds.
 """
 
 
