@@ -15,9 +15,9 @@ from coterie.core.local import Local
 from coterie.core.serving import COMBINED, Mixture, Neighbours, Serving
 from coterie.core.vectors import Sketch
 from coterie.deploy.messages import KINDS, PROTOCOL, AskBatch, Denial, from_message, to_message
+from coterie.deploy.site.ask_fields import FIELDS, NAME_LENGTH, find_fault
 from coterie.deploy.site.audit import Audit
 from coterie.deploy.site.ledger import Ledger
-from coterie.deploy.site.permission import FIELDS, NAME_LENGTH, find_fault
 from coterie.deploy.site.policy import DpSgd, Policy
 from coterie.deploy.site.privacy import PrivateTrainer
 from coterie.deploy.site.worker import SiteWorker

@@ -19,10 +19,11 @@ from coterie.core.replies import make_empty_reply
 from coterie.data.federation import Federation
 from coterie.deploy.files import get_kit_files
 from coterie.deploy.messages import Denial, SiteCard
+from coterie.deploy.site.ask_fields import NAME_LENGTH, abbreviate
 from coterie.deploy.site.audit import Audit
 from coterie.deploy.site.disclosure import Discloser, RoundingContext, hash_models
 from coterie.deploy.site.ledger import Book, Charge, Ledger
-from coterie.deploy.site.permission import NAME_LENGTH, abbreviate, count_ask, deny_models
+from coterie.deploy.site.permission import count_ask, deny_models
 from coterie.deploy.site.policy import ClipNoise, DpSgd, NoPrivacy, Policy, read_policy
 from coterie.deploy.site.privacy import (
     PoissonSteps,
