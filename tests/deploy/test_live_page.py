@@ -263,9 +263,13 @@ def test_a_viewer_fetches_sections_only_when_they_have_changed(served: LiveServe
 
 def test_the_page_ends_with_ctrl_c() -> None:
     page = LiveServer(lambda: {"kind": "study", "title": "s", "time": 0.0, "studies": []})
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        page.run()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what a command starts with; other tests may have set another
+    try:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            page.run()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_looking_changes_no_file(federation: FederationFolder) -> None:
