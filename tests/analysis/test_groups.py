@@ -133,3 +133,15 @@ def test_one_run_agrees_with_nobody() -> None:
 def test_clients_in_no_group_do_not_count() -> None:
     labels = np.array([[[0, 0, 1, -1]], [[1, 1, 0, 0]], [[-1, -1, -1, -1]]])
     assert compute_group_agreement(labels, same_clients=True).between_draws == 1
+
+
+def test_a_draw_without_groups_stands_beside_one_with_them() -> None:
+    """As of auto, which groups in one draw and not in another."""
+    right = {AVG: flat(50, seeds=2, rounds=3), GROUP: flat(60, seeds=2, rounds=3)}
+    grouped = by_hand(right, {GROUP: np.tile(np.arange(4) % 2, (2, 4, 1))})
+    draws = [replace(made, settings=replace(made.settings, draws=(i,), own_seeds=True)) for i, made in enumerate([grouped, by_hand(right)])]
+    for order in (draws, draws[::-1]):
+        quality = compute_findings(order).methods[GROUP].group_quality
+        assert quality is not None
+        assert quality.used.mean == 2
+        assert quality.between_rounds == 1

@@ -106,7 +106,7 @@ class _DrawGroups:
     @property
     def last(self) -> Array:
         """(S', N) the last groups; of groups of a single round there are none."""
-        return np.asarray(self.own.records.groups[self.label][self.seeds, self.own.scope.last])
+        return np.asarray(self.own.records.get_groups(self.label)[self.seeds, self.own.scope.last])
 
 
 def assess_groups(study: StudyDraws, label: str) -> GroupQuality | None:
@@ -115,7 +115,7 @@ def assess_groups(study: StudyDraws, label: str) -> GroupQuality | None:
     if not any(len(lane) for draw in draws for lane in draw.lanes):
         return None
     first = study.each[0].records
-    truth, lasting = first.truth is not None, label in first.groups
+    truth, lasting = first.truth is not None, any(label in own.records.groups for own in study.each)
     requested = _requested_groups(label, first.settings.facts)
 
     def over(values: "list[Doubles]") -> Estimate:
@@ -152,7 +152,7 @@ def _iter_draws(study: StudyDraws, label: str) -> Iterator[_DrawGroups]:
 
 
 def _agreement_between_rounds(draws: list[_DrawGroups]) -> float:
-    cubes = [draw.own.records.groups[draw.label][draw.seeds, : draw.own.scope.last + 1] for draw in draws]  # (S', T + 1, N) each
+    cubes = [draw.own.records.get_groups(draw.label)[draw.seeds, : draw.own.scope.last + 1] for draw in draws]  # (S', T + 1, N) each
     return float(metrics.mean(adjusted_rand_scores([pair for cube in cubes for lane in cube for pair in pairwise(lane)])))
 
 

@@ -111,6 +111,10 @@ class Records:
     def place(self, label: str) -> int:
         return self.settings.methods.index(label)
 
+    def get_groups(self, label: str) -> Array:
+        """(S, T + 1, N) a method's groups; of one that kept none in this draw, as `auto` may, -1 for every client."""
+        return self.groups[label] if label in self.groups else np.full((*self.discrepancy.shape[1:], len(self.ids)), -1, dtype=np.int16)
+
     def _over_clients(self, score: "metrics.ClientReducer") -> Doubles:
         """A score of each round; one method and round at a time, since the masks are as large as the counts."""
         table = np.full(self.credits.shape[:3], np.nan)

@@ -84,7 +84,7 @@ def describe_groups(view: FederationView, finding: Finding) -> list[str]:
         return []
     for own in view.findings.draws.each:
         for seed in own.scope.seeds:
-            labels = own.records.groups[label][seed, own.scope.last]
+            labels = own.records.get_groups(label)[seed, own.scope.last]
             if (labels >= 0).any():
                 runs.append(frozenset(frozenset(np.flatnonzero(labels == group).tolist()) for group in np.unique(labels[labels >= 0])))
     if not runs:
