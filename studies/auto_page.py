@@ -23,8 +23,6 @@ ABLATIONS = ROOT / "results" / "auto" / "ablations.csv"
 PAGE = ROOT / "docs" / "explanation" / "auto.md"
 MARGIN = 0.5  # points: of non-inferiority, of fine-tuning, and of a costly admission
 REGRET = 2.0  # the worst that is aimed at
-EARLY = ("concept-mild", "style-strong")  # worlds whose row is of a decision with all arms, however early
-BY_LOWEST_LOSS = ("rotation-4", "labels-mild", "labels-groups", "iid", "labels-strong", "rotation-2", "style-mild", "concept-strong")
 
 TITLE = "# auto: which model should each client get?\n"
 TABLE = """\
@@ -32,11 +30,6 @@ Accuracy in %, the mean over draws. *Gain* is over FedAvg, with its 95 % interva
 that world, in hindsight, of all methods of [the comparison](rivals.md) and both stages. *Regret* is best less `auto`. Made from
 [scores](../../results/rivals/scores.csv) by `python studies/auto_page.py`; protocol: `studies/rivals.py`.
 """
-OTHER_REFINEMENT = "In {worlds} the groups of `auto` were refined by each client's lowest loss, and not by clusters of losses."
-OTHER_BUDGET = (
-    "In {worlds} the budget moved the decision to earlier rounds, and did not drop the lowest arms. These rows are not run again yet with "
-    "`auto` as described below."
-)
 NOT_RUN = (
     "`auto` is FedAvg unless another way is better on samples that did not train it. **Not run yet:** the comparison with all methods over "
     "worlds (`studies/rivals.py`), whose table this page begins with."
@@ -163,12 +156,6 @@ def _render_worlds(worlds: Sequence[World]) -> Iterator[str]:
         cells = [world.name, f"{world.fedavg.mean():.1f}", tuned, f"{world.auto.mean():.1f}", f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"]
         yield f"| {' | '.join([*cells, f'{name} {best.mean():.1f}', f'{world.regret:.1f}'])} |"
     yield f"\n{TABLE}"
-    names = [world.name for world in judged]
-    refined, early = ([name for name in names if name in some] for some in (BY_LOWEST_LOSS, (*BY_LOWEST_LOSS, *EARLY)))
-    parts = [OTHER_REFINEMENT.format(worlds=", ".join(refined))] if refined else []
-    if early:
-        parts.append(OTHER_BUDGET.format(worlds="all worlds" if early == names else ", ".join(early)))
-        yield fill(" ".join(parts), 140) + "\n"
     if missing := [world.name for world in worlds if world not in judged]:
         yield f"Not run: `auto` in {', '.join(missing)}.\n"
 

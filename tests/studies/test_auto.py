@@ -40,17 +40,6 @@ def test_a_row_of_the_table_by_hand(tmp_path: Path) -> None:
     assert "Not run: `auto` in iid." in text
 
 
-def test_rows_of_another_version_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_scores(tmp_path)
-    monkeypatch.setattr(page, "BY_LOWEST_LOSS", ())
-    monkeypatch.setattr(page, "EARLY", ())
-    assert "not run again" not in page.make_page(page.read_worlds(tmp_path), None, None)
-    monkeypatch.setattr(page, "EARLY", ("rotation", "writers"))
-    text = page.make_page(page.read_worlds(tmp_path), None, None)
-    assert "In all worlds the budget moved the decision to earlier rounds" in text
-    assert "refined by each client's lowest loss" not in text
-
-
 def test_what_is_not_run_is_named() -> None:
     text = page.make_page([], None, None)
     assert text.count("**Not run yet:**") == 4
