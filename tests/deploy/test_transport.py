@@ -84,6 +84,7 @@ class Line:
 def line() -> Iterator[Line]:
     options = {driver: list(driver.GRPC_DEFAULT_OPTIONS) for driver in (grpc_driver, aio_grpc_driver)}
     limit_frames(8 << 20)
+    stats_pool.StatsPoolManager.pools.clear()  # FLARE keeps them by name, and a worker may come back to this module
     url = f"grpc://127.0.0.1:{free_port()}"
     server = Cell(fqcn="server", root_url=url, secure=False, credentials={})
     site = Cell(fqcn="a", root_url=url, secure=False, credentials={})
