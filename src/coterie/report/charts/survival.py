@@ -15,7 +15,7 @@ from coterie.report.style import GREY, pick_group_colours
 ALL, CLIENTS, ONE_CLIENT = "all clients", "Clients", "one client"
 MIN_DRAWN = 5  # samples from which on a client has a curve of its own
 ALL_COLOUR = "#a3428c"  # of the curve of all clients: no group has it, and it is seen on light and dark pages
-MAX_GROUPS = 12  # groups up to which each has a colour that can be told from the others
+MAX_GROUPS = 12  # groups up to which each has a colour of its own
 
 
 def draw_kaplan_meier(view: FederationView) -> list[Figure]:
