@@ -11,9 +11,9 @@ is not run again. Methods that this version does not have are listed as not run.
 The protocol.
 
 - Worlds: `WORLDS`. All clients take part in every round, unless the world is about that.
-- Training: softmax regression, 40 rounds of one local epoch in batches of 10. A method that trains several models on a visit has as many
-  fewer rounds, so that all methods take as many client steps. The second table reads scores where a method has sent as many bytes as FedAvg
-  in its 40 rounds.
+- Training: softmax regression (in network worlds McMahan's CNN, whose products are in TF32), 40 rounds of one local epoch in batches of 10.
+  A method that trains several models on a visit has as many fewer rounds, so that all methods take as many client steps. The second table
+  reads scores where a method has sent as many bytes as FedAvg in its 40 rounds.
 - Tuning: six trials for each method, world and stage, by accuracy on validation parts (a fifth of each client's samples) of draws 90 to 92.
   Four learning rates at the method's first setting; then, at the best of them, its two other settings (`METHODS`), or, of a method without
   a setting, the rates 1.7 times as high and as low. The number of groups is not known: 4, then 2 and 8 (2, 3, 4 of four clients).
@@ -80,6 +80,7 @@ class World:
     groups: tuple[int, ...] = GROUPS
     newcomers: bool = False  # whether the clients that took no part are scored
     rounds: int = ROUNDS
+    evaluate_every: int = 1
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -102,6 +103,11 @@ def _natural(data: str, rate: float, **settings: Any) -> World:
     """A federation of Natural-12 with at most 100 clients of at most 200 samples; rates around the one that was best for FedAvg there."""
     rates = tuple(float(f"{rate * factor:.3g}") for factor in (0.1, 1 / 3, 1, 3))
     return World("natural", "", data, rates=rates, **settings)
+
+
+def _network(severity: str, data: str) -> World:
+    """McMahan's CNN; every second round is evaluated, so that the last ten are rounds 22 to 40."""
+    return World("network", severity, data, model="cnn", rates=(0.01, 0.03, 0.1, 0.3), evaluate_every=2)
 
 
 _40 = "clients=40,test=0.3"
@@ -145,12 +151,8 @@ WORLDS: dict[str, World] = {
     "lecturers": _natural("insteval/natural(test=0.2,least=20,clients=100)", 0.1),
     "schools": _natural("chem97/natural(test=0.2,least=20,clients=100)", 0.3),
     # for a GPU
-    "network-writers": World(
-        "network", "natural", "femnist/natural(clients=40,test=0.2,least=50)", model="cnn", rates=(0.01, 0.03, 0.1, 0.3), rounds=60
-    ),
-    "network-rotation": World(
-        "network", "four angles", "mnist/rotated(groups=4,clients=100,test=0.5)", model="cnn", rates=(0.01, 0.03, 0.1, 0.3), rounds=60
-    ),
+    "network-writers": _network("natural", "femnist/natural(clients=40,test=0.2,least=50,most=100)"),
+    "network-rotation": _network("four angles", "mnist/iid(clients=40,most=100,test=0.5)/rotated(groups=4)"),
 }
 
 
@@ -365,10 +367,13 @@ class Piece:
     def _study(self, methods: dict[str, Method[Any]], data: str, draws: Iterable[int], rounds: int) -> tuple[list[Records], dict[str, str]]:
         """The records of each draw, and of methods of which a run did not end, why."""
         world = WORLDS[self.world]
-        plan = make_plan({"rounds": rounds, "epochs": 1, "batch_size": BATCH, "cohort": world.cohort}, None, None)
+        every = max(1, world.evaluate_every * rounds // world.rounds)
+        training = {"rounds": rounds, "epochs": 1, "batch_size": BATCH, "cohort": world.cohort, "evaluate_every": every}
+        plan = make_plan(training, None, None)
         settings = Settings(methods=tuple(methods), data=data, model=world.model, seeds=(0,), draws=tuple(draws), own_seeds=True, plan=plan)
         study = Study.prepare(settings, data_dir=self.data_dir, methods=list(methods.values()))
-        result = study.run(execution=Execution(threads=1 if self.device == "cpu" else None, device=self.device))
+        on_gpu = Execution(device=self.device, precision="tf32", memory=8.0)  # GiB: pieces share a GPU
+        result = study.run(execution=Execution(threads=1) if self.device == "cpu" else on_gpu)
         problems = {key.method: f"{end.reason}" for key, end in result.problems.items()}
         return [read_records(result.evidence.select_draw(draw)) for draw in settings.draws], problems
 

@@ -102,6 +102,14 @@ def test_split_follows_the_papers_rule_and_keeps_the_test_part() -> None:
     assert [len(p) for p in split_client(np.arange(10), 0.1, 0.0)] == [9, 0, 1]  # 0.9 * 10 is not rounded down to 8
 
 
+def test_iid_with_a_limit_leaves_samples_over() -> None:
+    made = iid(digits(), clients=10, test=0.5, most=20)
+    assert [len(own) for own in made.train] == [10] * 10
+    assert made.provenance["left_over"] == len(digits().y) - 200
+    with pytest.raises(UserError, match="most=0 should be at least 1"):
+        iid(digits(), clients=10, most=0)
+
+
 def test_iid_sizes_differ_by_one_at_most() -> None:
     made = iid(digits(), clients=10)
     assert sorted(set((made.train.sizes + made.test.sizes).tolist())) == [179, 180]

@@ -132,10 +132,15 @@ def _assemble(
     )
 
 
-def iid(samples: Samples, clients: int = 100, test: float = 0.1, validation: float = 0.0, *, _data_seed: int = 0) -> Federation:
-    """Every client gets a random share; sizes differ by one at most."""
-    check_enough("Partition 'iid'", samples, clients, test, validation)
-    return divide_randomly(samples, "iid", clients, test, validation, _data_seed)
+def iid(
+    samples: Samples, clients: int = 100, test: float = 0.1, validation: float = 0.0, most: int | None = None, *, _data_seed: int = 0
+) -> Federation:
+    """Every client gets a random share, of at most `most` samples; sizes differ by one at most."""
+    title = "Partition 'iid'"
+    check_enough(title, samples, clients, test, validation)
+    if most is not None:
+        check_count(title, "most", most)
+    return divide_randomly(samples, "iid", clients, test, validation, _data_seed, most)
 
 
 def shards(
@@ -317,9 +322,11 @@ def divide_by_holders(title: str, samples: Samples, classes: Sequence[Sequence[i
     return [np.concatenate(own) for own in lists]
 
 
-def divide_randomly(samples: Samples, how: str, clients: int, test: float, validation: float, data_seed: int) -> Federation:
-    """Random shares that differ by one at most; `how` keys the draw."""
-    order = shuffle(make_key(data_seed, how, "order"), len(samples.y))
+def divide_randomly(
+    samples: Samples, how: str, clients: int, test: float, validation: float, data_seed: int, most: int | None = None
+) -> Federation:
+    """Random shares that differ by one at most, with at most `most` samples each; `how` keys the draw."""
+    order = shuffle(make_key(data_seed, how, "order"), len(samples.y))[: None if most is None else clients * most]
     return make_federation(samples, np.array_split(order, clients), how, test=test, validation=validation, data_seed=data_seed)
 
 
