@@ -17,12 +17,13 @@ import pandas as pd
 
 import coterie as ct
 from coterie.core.settings import get_help, get_setting_types
+from coterie.deploy.composition import COMPOSITIONS, REFUSED, SAME, SITE
 from coterie.engines import routes
 from coterie.methods.catalogue import methods, wrappers
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 METHODS, ARCHITECTURE = DOCS / "reference" / "methods", DOCS / "explanation" / "architecture.md"
-SETTINGS = DOCS / "reference" / "study-files.md"
+SETTINGS, WARDS = DOCS / "reference" / "study-files.md", DOCS / "howto" / "wards.md"
 DATA = "digits/rotated(clients=40,groups=4)"
 PLAN = ct.Plan(rounds=14, cohort=10, local=ct.Local(epochs=2, batch_size=10, lr=0.1), evaluate_every=14)
 MARK = re.compile(r"<!-- cost:(\w+) -->(?:\n[^<]*<!-- /cost -->)?", re.DOTALL)
@@ -61,6 +62,20 @@ def architecture() -> str:
     table = "\n".join(lines)
     page = (ARCHITECTURE).read_text()
     return re.sub(r"(<!-- routes -->\n).*?(<!-- /routes -->)", lambda m: f"{m[1]}{table}\n{m[2]}", page, flags=re.DOTALL)
+
+
+def wards() -> str:
+    """The page of wards with what each method gives where a site answers as one client."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, found in COMPOSITIONS.items():
+        groups.setdefault((found.kind, found.reason), []).append(f"`{name}`" if name in methods else f"`+{name}`")
+    words = {SAME: "same", SITE: "a site is one client", REFUSED: "refused"}
+    lines = ["| with `aggregate` | methods | why: the method |", "| --- | --- | --- |"]
+    lines += [f"| {words[kind]} | {', '.join(names)} | {reason} |" for (kind, reason), names in groups.items()]
+    table = "\n".join(lines)
+    return re.sub(
+        r"(<!-- composition -->\n).*?(<!-- /composition -->)", lambda m: f"{m[1]}{table}\n{m[2]}", WARDS.read_text(), flags=re.DOTALL
+    )
 
 
 def settings() -> str:
@@ -122,6 +137,7 @@ def main() -> None:
         METHODS / "README.md": listing(),
         ARCHITECTURE: architecture(),
         SETTINGS: settings(),
+        WARDS: wards(),
     }
     if "--check" in sys.argv:
         stale = [path.name for path, text in made.items() if not path.exists() or path.read_text() != text]

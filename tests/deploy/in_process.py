@@ -47,4 +47,4 @@ class InProcess:
         if is_kind(data, Delivery):
             delivery = from_message(data, Delivery)
             return to_message(Receipt(PROTOCOL, delivery.run, delivery.number, "kept", delivery.order))
-        return answer_batch(from_message(data, AskBatch), world, engine.run)
+        return answer_batch(from_message(data, AskBatch), world.federation.ids, engine.run)

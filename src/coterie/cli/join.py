@@ -11,7 +11,10 @@ from coterie.cli.terminal import stop_on_terminate
 
 def join(
     kit: Annotated[Path, typer.Argument(help="The site's kit: the folder that the operator handed over.", metavar="KIT")],
-    data: Annotated[str, typer.Option(help="The site's data, such as 'csv(FILE,label=COLUMN)'. They stay here.")],
+    data: Annotated[
+        list[str],
+        typer.Option(help="The site's data, such as 'csv(FILE,label=COLUMN)'. They stay here. Several, or WARD=DATA: a client for each."),
+    ],
     clients: Annotated[str | None, typer.Option(help="Which clients of the data this site holds: a,b. Default: all.")] = None,
     data_seed: options.DataSeed = None,
     data_dir: options.DataDir = None,
@@ -26,6 +29,7 @@ def join(
     A new order is shown in words and answered after 'coterie policy approve KIT ORDER', or where policy.toml approves it ([approve]).
     """
     from coterie._util.errors import check_names
+    from coterie.data.wards import is_named, parse_sources
     from coterie.deploy.certificates import check_kit
     from coterie.deploy.files import keep_private
     from coterie.deploy.flare.processes import check_site_running, run_sites
@@ -41,8 +45,9 @@ def join(
     policy = read_policy(kit / "policy.toml")
     chosen = tuple(name.strip() for name in clients.split(",")) if clients else None
     folder = str(data_dir.absolute()) if data_dir else None
-    settings = SiteSettings(data, chosen, data_seed or 0, folder, engine, threads, where=str(Path.cwd()))
-    for line in describe_site_data(settings, site, accept=accept):
+    wards = parse_sources(data) if len(data) > 1 or is_named(data[0]) else {}
+    settings = SiteSettings(", ".join(wards) or data[0], chosen, data_seed or 0, folder, engine, threads, str(Path.cwd()), wards)
+    for line in describe_site_data(settings, site, policy, accept=accept):
         print(line, flush=True)
     print(f"Looking for {server} ...", flush=True)
     news, audit = SiteMonitor(kit), Audit(kit / "audit.jsonl")

@@ -3,7 +3,7 @@
 Preparation is fitted on training parts only. With federated statistics, clients report sums and counts, never rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -254,6 +254,11 @@ def prepare_federation(federation: Federation, unseen: float = 0.0) -> Federatio
     that will take no part is prepared in the same way, and nothing is fitted on it."""
     apart = draw_unseen_clients(federation.ids, unseen, federation.data_seed) if unseen else ()
     federation = standardise_targets(federation, [client for client in range(len(federation)) if client not in apart])
+    return fit_features(federation, apart)
+
+
+def fit_features(federation: Federation, apart: Container[int] = ()) -> Federation:
+    """The federation with the features that are still to be prepared fitted and applied; on the clients `apart` nothing is fitted."""
     stored = federation.provenance.get(PENDING)
     if stored is None:
         return federation

@@ -74,7 +74,7 @@ class OversizedMessage:
 
 
 RawMessage = bytes | OversizedMessage
-PROTOCOL = 5
+PROTOCOL = 6
 LIMIT = 1 << 31  # bytes of a message; default of both sides
 LONGEST_SCHEMA = 1 << 22  # characters
 LONGEST_WORD = 200  # of a column, a category or a class
@@ -147,6 +147,7 @@ class SiteCard:
     features: tuple[str, ...] = ()
     order: str = ""
     schema: str = ""  # its columns as JSON: the hello's schema, or its own; empty where samples have no named columns
+    aggregated: bool = False  # whether its one client stands for all of the site
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from coterie._util.errors import UserError
 from coterie._util.json_io import write_json
 from coterie.data.agreed_schema import read_agreed_schema
 from coterie.data.schema import Schema
+from coterie.deploy.composition import SAME, find_composition
 from coterie.deploy.messages import (
     PROTOCOL,
     Hello,
@@ -133,7 +134,7 @@ def introduce_sites(
     stated = {site: clean_text(cards[site].version) for site in sorted(taken)}
     members = replace(members, schema=schema, versions={**(before.versions if before is not None else {}), **stated})
     if before is None:
-        for sentence in describe_thin_sites(members, pending.cards):
+        for sentence in (*describe_thin_sites(members, pending.cards), *_describe_aggregated(cards, taken, terms)):
             report(sentence)
     members.write(path)
     if schema_file is not None and schema:
@@ -141,6 +142,18 @@ def introduce_sites(
             write_json(schema_file.with_name(PREPARED_FILE), {"schema": schema})
         write_json(schema_file, {"schema": replace(read_schema(schema), agreed=None, scaling=None).to_json()})
     return members, pending
+
+
+def _describe_aggregated(cards: Mapping[str, SiteCard], taken: Iterable[str], terms: OrderTerms) -> Iterator[str]:
+    """Which sites answer for all of their clients as one, and for which methods that is another federation than the flat one."""
+    sites = [site for site in sorted(taken) if cards[site].aggregated]
+    if not sites:
+        return
+    yield f"One reply for all clients of the site (aggregate): {', '.join(sites)}."
+    if terms.kind == "study":
+        for spec in terms.methods:
+            if (found := find_composition(spec)).kind != SAME:
+                yield f"{spec} {found.reason}."
 
 
 def _read_agreed(schema_file: Path | None, terms: OrderTerms) -> str:

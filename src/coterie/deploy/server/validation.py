@@ -157,6 +157,7 @@ CARD: Rules = {
     "input_shape": (Rule(f"1 to 8 whole numbers above 0 whose product is at most {MOST_NUMBERS:,}", _is_shape),),
     "validation": (Rule("true or false", lambda value, *_: isinstance(value, bool)),),
     "features": (texts_rule(MOST_NUMBERS, distinct=False),),
+    "aggregated": (Rule("true of one client alone", lambda value, card, _: value is False or (value is True and len(card.ids) == 1)),),
     "schema": (Rule("empty, or the schema of the card's features, classes and shape", _fits_schema),),
 }
 
@@ -280,7 +281,8 @@ def check_reply(reply: Any, ask: Ask[Any], known: ClientFacts | None = None) -> 
         value, dtype = getattr(reply, name), np.dtype(details["dtype"])
         if not isinstance(value, np.ndarray) or value.dtype != dtype or not value.ndim or len(value) != len(clients):
             raise MessageError(f"the column {name} of a {kind} is not {dtype}, a row a client")
-    check_fields(reply, REPLIES[type(reply)], ReplyContext(ask, known))
+    if len(clients):  # that of no client holds nothing that could be wrong
+        check_fields(reply, REPLIES[type(reply)], ReplyContext(ask, known))
 
 
 def check_denial(denied: Denial) -> Denial:

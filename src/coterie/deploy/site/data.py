@@ -1,11 +1,12 @@
 """A site's own data: what `coterie join` was given, loaded as the site describes them or as an agreed schema reads them."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +22,11 @@ from coterie.data.readers.frames import RawTable, read_raw_table
 from coterie.data.readers.table_files import ROWS, get_file_rows
 from coterie.data.schema import Schema, conform_federation
 from coterie.data.site_table import MAPPING_FILE, ColumnMapping, hash_clients, load_conformed, read_mapping
+from coterie.data.wards import join_tables, join_wards, merge_clients, plan_merges
+from coterie.deploy.site.policy import Policy
+
+MOST_SHOWN = 8  # clients that a line names
+T = TypeVar("T")
 
 
 def load_site_data(
@@ -35,12 +41,14 @@ def load_site_data(
             f"The data {spec!r} are a {whole.task}: real federations carry classifications so far, as no policy states yet what sites "
             "may disclose of other labels; simulate it with 'coterie compare'."
         )
-    if clients is None:
-        return whole
+    return whole if clients is None else select_clients(whole, _check_clients(clients, whole))
+
+
+def _check_clients(clients: Sequence[str], whole: Federation) -> Sequence[str]:
     for name in clients:
         if name not in whole.ids:
-            raise UserError(f"The data {spec!r} have no client {name!r}: {suggest_names(name, whole.ids)}")
-    return select_clients(whole, clients)
+            raise UserError(f"The data {whole.name!r} have no client {name!r}: {suggest_names(name, whole.ids)}")
+    return clients
 
 
 def select_clients(federation: Federation, clients: Sequence[str]) -> Federation:
@@ -78,13 +86,14 @@ SETTINGS_FILE = "site.json"
 class SiteSettings:
     """The settings of `coterie join`: the data of the site, which are only ever described here."""
 
-    data: str
+    data: str  # the spec, or, of several sources, their names
     clients: tuple[str, ...] | None = None
     data_seed: int = 0
     data_dir: str | None = None
     engine: str = "auto"
     threads: int | None = None
     where: str | None = None  # the folder in which `coterie join` was run: file names and modules are looked for there
+    wards: Mapping[str, str] = field(default_factory=dict)  # of several sources: by ward, its data
 
     @property
     def folder(self) -> Path | None:
@@ -100,26 +109,76 @@ class SiteSettings:
         tree = read_json(kit / SETTINGS_FILE)
         return cls(**{**tree, "clients": tuple(tree["clients"]) if tree["clients"] is not None else None})
 
+    def load(self, site: str | None) -> Federation:
+        """The clients of the site, as its sources name them.
 
-def describe_site_data(settings: SiteSettings, site: str, *, accept: bool = False) -> list[str]:
+        Raises:
+            UserError: A source cannot be read or does not fit the others; of several, the sentence names the ward.
+        """
+        options: dict[str, Any] = {"data_seed": self.data_seed, "data_dir": self.folder}
+        if not self.wards:
+            return load_site_data(self.data, self.clients, site=site, **options)
+        name = site or "site"
+        wards = {ward: _read_ward(ward, load_site_data, spec, site=f"{name}/{ward}", **options) for ward, spec in self.wards.items()}
+        whole = join_wards(name, wards)
+        return whole if self.clients is None else select_clients(whole, _check_clients(self.clients, whole))
+
+    def read_table(self, site: str | None) -> RawTable:
+        """The rows of all sources, as their files hold them.
+
+        Raises:
+            UserError: As of `load`.
+        """
+        if not self.wards:
+            return read_raw_table(self.data, self.folder)
+        return join_tables(site or "site", {ward: _read_ward(ward, read_raw_table, spec, self.folder) for ward, spec in self.wards.items()})
+
+
+def _read_ward(ward: str, read: Callable[..., T], *given: Any, **options: Any) -> T:
+    """Read a source; what is wrong with it is about its ward."""
+    try:
+        return read(*given, **options)
+    except UserError as error:
+        raise UserError(f"Ward {ward!r}: {error}") from error
+
+
+def describe_site_data(settings: SiteSettings, site: str, policy: Policy, *, accept: bool = False) -> list[str]:
     """What a site joins with, in lines for its operator. A table that cannot be trained on as it is can still be described and checked.
 
     Raises:
         UserError: There are no data that can be read, or their checks fail.
     """
     try:
-        held = load_site_data(settings.data, settings.clients, data_seed=settings.data_seed, data_dir=settings.folder, site=site)
+        held = settings.load(site)
     except UserError as error:
         try:
-            table = read_raw_table(settings.data, settings.folder)
+            table = settings.read_table(site)
         except UserError:
             raise error from None
         known = f"{site}: a table of {len(table.frame)} rows and {len(table.features)} columns."
         return [str(error), f"{known} Until that is fixed, or an agreed schema says how to read it, it is described and checked only."]
-    return [
-        *check_before_use(held, accept=accept),
-        f"{site}: {len(held)} clients with {int(held.train.sizes.sum())} training samples.",
-    ]
+    lines = check_before_use(held, accept=accept)
+    if policy.small_clients == "merge":
+        held = merge_clients(held, plan_merges(_count_training(held), policy.minimum_samples))
+    return [*lines, *_describe_clients(held, site, policy)]
+
+
+def _describe_clients(held: Federation, site: str, policy: Policy) -> Iterator[str]:
+    """The clients of a site, and what its policy makes of them."""
+    counts = _count_training(held)
+    yield f"{site}: {len(held)} client{'s' * (len(held) != 1)} with {sum(counts.values())} training samples."
+    if held.ids != (site,):
+        shown = [f"{name} ({size})" for name, size in counts.items()]
+        yield f"{', '.join(shown[:MOST_SHOWN])}{', ...' if len(shown) > MOST_SHOWN else ''}"
+    if small := [name for name, size in counts.items() if size < policy.minimum_samples]:
+        remedy = "" if len(held) == 1 else ' (small_clients = "merge" in policy.toml merges them)'
+        yield f"Silent, with fewer than {policy.minimum_samples} training samples: {', '.join(small[:MOST_SHOWN])}{remedy}."
+    if policy.aggregate:
+        yield f"One reply leaves for all of them, as client {site!r} (aggregate)."
+
+
+def _count_training(federation: Federation) -> dict[str, int]:
+    return {name: int(size) for name, size in zip(federation.ids, federation.train.sizes, strict=True)}
 
 
 class DataError(UserError):
@@ -137,22 +196,51 @@ def _reading_data() -> Iterator[None]:
 class SiteData:
     """The data of a kit, read when they are first needed: a table that cannot be trained on can still be described."""
 
-    def __init__(self, kit: Path, settings: SiteSettings) -> None:
-        self.kit, self.settings = kit, settings
+    def __init__(self, kit: Path, settings: SiteSettings, merge_below: int = 0) -> None:
+        """Clients with fewer training samples than `merge_below` are merged."""
+        self.kit, self.settings, self.merge_below = kit, settings, merge_below
         self.name = read_json_object(kit / "kit.json", site=str)["site"] if (kit / "kit.json").is_file() else None
+
+    @property
+    def site(self) -> str:
+        return self.name or "site"
+
+    @cached_property
+    def _loaded(self) -> Federation:
+        with _reading_data():
+            return self.settings.load(self.name)
+
+    @cached_property
+    def _table(self) -> RawTable:
+        with _reading_data():
+            return self.settings.read_table(self.name)
+
+    @cached_property
+    def merges(self) -> dict[str, str]:
+        """By client, the one that it becomes. The site's own files decide, not the schema of a server, which could otherwise have clients
+        merged in ever new ways, each with a budget of its own."""
+        if not self.merge_below:
+            return {}
+        try:
+            counts = _count_training(self._loaded)
+        except DataError:
+            counts = dict(Counter(self._table.clients or ()))
+        return plan_merges(counts, self.merge_below)
 
     @cached_property
     def federation(self) -> Federation:
         """The site's clients, as its data spec names them."""
-        own = self.settings
+        loaded = self._loaded
         with _reading_data():
-            return load_site_data(own.data, own.clients, data_seed=own.data_seed, data_dir=own.folder, site=self.name)
+            return merge_clients(loaded, self.merges)
 
     @cached_property
     def table(self) -> RawTable:
         """The site's table, as its files hold it."""
-        with _reading_data():
-            return read_raw_table(self.settings.data, self.settings.folder)
+        found = self._table
+        if not self.merges or found.clients is None:
+            return found
+        return found._replace(clients=tuple(self.merges.get(name, name) for name in found.clients))
 
     @property
     def mapping(self) -> dict[str, ColumnMapping]:
@@ -163,7 +251,7 @@ class SiteData:
     @cached_property
     def hashes(self) -> dict[str, str]:
         """By client of the table, a hash of its rows."""
-        return hash_clients(self.table, self.name or "site")
+        return hash_clients(self.table, self.site)
 
     def load(self, schema: Schema | None) -> Federation:
         """The data in the form of a schema: in another order of columns, or read by what the sites agreed on."""
@@ -171,7 +259,7 @@ class SiteData:
             return self.federation
         if (agreed := schema.agreed_schema) is None:
             return conform_federation(self.federation, schema, where="The site")
-        made = load_conformed(self.table, agreed, self.mapping, self.name or "site", self.settings.data_seed)
+        made = load_conformed(self.table, agreed, self.mapping, self.site, self.settings.data_seed)
         if self.settings.clients is not None:
             made = select_clients(made, self.settings.clients)
         if schema.scaling is not None:
@@ -181,5 +269,5 @@ class SiteData:
     def count_samples(self, *, by_table: bool) -> dict[str, int]:
         """Training samples by client; of a table that is not divided yet, its rows."""
         if by_table:
-            return dict(Counter(self.table.clients or (self.name or "site",) * len(self.table.frame)))
-        return {name: int(size) for name, size in zip(self.federation.ids, self.federation.train.sizes, strict=True)}
+            return dict(Counter(self.table.clients or (self.site,) * len(self.table.frame)))
+        return _count_training(self.federation)

@@ -116,6 +116,10 @@ def _describe_always(policy: Policy) -> Iterator[str]:
     least = policy.minimum_samples
     if least > 1:
         yield f"Nothing of clients that would answer from fewer than {least} samples, but that they are silent."
+    if policy.aggregate:
+        yield "One answer for all clients of the site: means and sums, not which clients there are ('aggregate')."
+    if policy.small_clients == "merge":
+        yield "Clients that are merged as one: none that has fewer samples ('small_clients')."
     if policy.label_shares:
         yield "How many training samples of each class a client has: it may ask about one class alone ('label_shares')."
     if policy.discloses_errors:

@@ -171,6 +171,8 @@ class Policy(PolicyTable):
     class_counts: bool = True  # whether it learns of evaluations class by class
     sketch_numbers: Annotated[int, Field(ge=1)] = 256  # directions that all sketches together may show, where the whole may not leave
     label_shares: bool = False  # whether it may ask about the samples of one class
+    aggregate: bool = False  # whether one reply leaves for all clients of the site: their mean or sum, as that of one client
+    small_clients: Literal["silent", "merge"] = "silent"  # what becomes of clients with fewer samples than `minimum_samples`
     error_messages: bool = True  # whether it gets the text of an error, which may quote a value
     model_files: dict[str, str] = Field(default_factory=dict)  # what a model's spec may name, and the file, folder or hub model meant
     privacy: Mechanism = NoPrivacy()
@@ -223,6 +225,11 @@ class Policy(PolicyTable):
     def disclose_sizes(self, sizes: Ints) -> Ints:
         """Sample counts as the server may know them: all one where they are withheld."""
         return sizes if self.discloses_sizes else sizes.clip(0, 1)
+
+    @property
+    def merge_below(self) -> int:
+        """The number of samples below which clients are merged; 0: never."""
+        return self.minimum_samples if self.small_clients == "merge" else 0
 
     @property
     def discloses_sizes(self) -> bool:
@@ -353,6 +360,13 @@ models_in_all = 500000
 # A client that would answer from fewer samples than this is silent. An answer from one sample is nearly that sample. So is one that would
 # answer from all but fewer: less an answer about all, that is an answer about these few.
 minimum_samples = 10
+
+# What becomes of clients with fewer samples: "silent", or "merge": they become one client with the next smallest of the site.
+small_clients = "silent"
+
+# Whether one reply leaves for all clients (wards) of this site, as if it were one client: the mean of their models, weighted by samples,
+# and sums of counts. The server does not learn which wards there are. Methods whose asks have no mean are refused before the first round.
+aggregate = false
 
 # Losses, errors and counts of evaluations are rounded at random to what this many samples can change, and one sample's loss is cut.
 # 1 sends them exactly; a method that compares losses (ifca, hypocluster) on clients of few samples may need that.

@@ -46,6 +46,7 @@ from coterie.deploy.messages import (
     to_message,
 )
 from coterie.deploy.orders import SHORT_HASH, OrderError, OrderTerms
+from coterie.deploy.site.aggregation import deny_methods, spread_delivery
 from coterie.deploy.site.approvals import Approvals, OrderRecord, estimate_epsilon
 from coterie.deploy.site.audit import Audit
 from coterie.deploy.site.data import DataError, SiteData, SiteSettings
@@ -60,12 +61,12 @@ from coterie.engines.world import World
 AnswerAll = Callable[[Sequence[StampedAsk]], list[Any]]  # a Reply or a Denial for each ask; clients by the site's own numbers
 
 
-def answer_batch(batch: AskBatch, world: World, answer: AnswerAll, report: Callable[[Denial], None] = lambda denied: None) -> bytes:
-    """Answer a batch of asks. Clients get the numbers that they have here, and in the replies those of the batch.
+def answer_batch(batch: AskBatch, ids: Sequence[str], answer: AnswerAll, report: Callable[[Denial], None] = lambda denied: None) -> bytes:
+    """Answer a batch of asks. Clients get the numbers that they have in `ids`, and in the replies those of the batch.
 
     `report` is called with the denial of a batch that is refused as a whole, which `answer` never sees.
     """
-    own = {name: i for i, name in enumerate(world.federation.ids)}
+    own = {name: i for i, name in enumerate(ids)}
     fault = next(_find_batch_faults(batch, own), None)
     if fault is not None:
         denied = Denial(fault, "failure")
@@ -139,14 +140,26 @@ class Site:
 
     def __init__(self, kit: Path) -> None:
         self.kit, self.settings = kit, SiteSettings.read(kit)
-        self.data = SiteData(kit, self.settings)
         files = get_kit_files(kit)
         self.policy, self.audit, self.approvals = read_policy(files.policy), Audit(files.audit), Approvals(kit)
+        self.data = SiteData(kit, self.settings, self.policy.merge_below)
         self.order: OrderTerms | None = None  # that the server has introduced itself with, approved
         self.worker: SiteWorker | None = None
         self.world: World | None = None
         self._logged: tuple[str, str] | None = None  # the hello that was last logged: a pending order is asked about every few seconds
         self.audit.chain_flare_log()
+
+    def _read_policy(self) -> None:
+        """Read the policy, which may have been changed since the last run, and the data again where it divides them in another way."""
+        self.policy = read_policy(get_kit_files(self.kit).policy)
+        if self.data.merge_below != self.policy.merge_below:
+            self.data = SiteData(self.kit, self.settings, self.policy.merge_below)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The clients that the server knows: the site alone, where its policy aggregates."""
+        assert self.world is not None
+        return (self.data.site,) if self.policy.aggregate else self.world.federation.ids
 
     def answer(self, data: bytes) -> bytes:
         """The answer to a message of any kind. What is refused is in the log, too, and nothing leaves that is not."""
@@ -175,8 +188,10 @@ class Site:
         if not terms.facts.has_model or hello.model != terms.model:
             raise MessageError("a hello that names another model than its order, or whose order has none")
         schema = read_schema(hello.schema) if hello.schema else None
-        self.policy = read_policy(get_kit_files(self.kit).policy)  # it may have been changed since the last run
+        self._read_policy()
         denied = self.policy.deny_model(terms.model)  # before the model is built: building it runs its code
+        if denied is None and self.policy.aggregate:
+            denied = deny_methods(terms.methods)
         try:
             record = self._record(terms, by_table=schema is not None and schema.agreed is not None) if denied is None else None
         except OrderError as error:
@@ -249,7 +264,7 @@ class Site:
         self.world = World.from_spec(federation, self.policy.local_model(terms.model))
         engine = make_engine(self.world, self.settings.engine, "cpu", self.settings.threads)
         known: dict[str, Any] = {"hashes": self.data.hashes} if by_table else {"own": self.data.federation}
-        self.worker = open_worker(self.kit, self.world, engine, run=terms.run, **known)
+        self.worker = open_worker(self.kit, self.world, engine, run=terms.run, site=self.data.site, **known)
         self.worker.audit = self.worker.ledger.audit = Audit(self.audit.path, terms.hash)
         if record.limit is not None and isinstance(self.policy.privacy, (ClipNoise, DpSgd)):
             least = min(record.limit, self.policy.privacy.epsilon_limit or record.limit)
@@ -268,7 +283,7 @@ class Site:
             terms = self._read_terms(ask)
             if terms.facts.has_model:
                 raise MessageError("a question about a table whose order is about a model")
-            self.policy = read_policy(get_kit_files(self.kit).policy)
+            self._read_policy()
             try:
                 record = self._record(terms, by_table=True)
             except OrderError as error:
@@ -315,7 +330,7 @@ class Site:
         def report(denied: Denial) -> None:
             self._log("refused", run=batch.run, order=batch.order, bytes_in=len(data), reason=denied.reason)
 
-        return answer_batch(batch, self.world, partial(self._answer_within_order, terms), report)
+        return answer_batch(batch, self.ids, partial(self._answer_within_order, terms), report)
 
     def _answer_within_order(self, terms: OrderTerms, stampeds: Sequence[StampedAsk]) -> list[Any]:
         """The worker's answers to what is within the order; what is not is denied before anything else looks at it."""
@@ -338,7 +353,10 @@ class Site:
         before = self.approvals.records()[delivery.order].delivered.get(delivery.method)
         if before is not None and type(delivery.round_) is int and delivery.round_ < before:
             raise MessageError(f"a delivery of round {delivery.round_} after that of round {before}")
-        folder = write_delivery(delivery, self.world, self.kit / "bundles")
+        if not set(delivery.ids) <= set(self.ids):
+            raise MessageError("a delivery of other clients")
+        own = spread_delivery(delivery, self.world.federation.ids) if self.policy.aggregate else delivery
+        folder = write_delivery(own, self.world, self.kit / "bundles")
         self.approvals.note_delivery(delivery.order, delivery.method, delivery.round_)
         details = {"method": delivery.method, "round": delivery.round_, "folder": f"{delivery.run}/{folder.name}", "bytes_in": len(data)}
         self._log("delivery", run=terms.run, order=terms.hash, clients=delivery.ids, **details)

@@ -1,6 +1,6 @@
 """The site's worker: admits asks by the policy, charges their cost, runs them on the site's engine and logs what leaves."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -19,6 +19,7 @@ from coterie.core.replies import make_empty_reply
 from coterie.data.federation import Federation
 from coterie.deploy.files import get_kit_files
 from coterie.deploy.messages import Denial, SiteCard
+from coterie.deploy.site.aggregation import aggregate_card, aggregate_reply, deny_ask, is_for_site, join_hashes, spread_ask
 from coterie.deploy.site.ask_fields import NAME_LENGTH, abbreviate
 from coterie.deploy.site.audit import Audit
 from coterie.deploy.site.disclosure import Discloser, RoundingContext, hash_models
@@ -150,13 +151,14 @@ class SiteWorker:
         device: str = "cpu",
         own: Federation | None = None,
         hashes: Mapping[str, str] | None = None,
+        site: str = "site",
     ) -> None:
         """`run` names the run in the log; `pack` makes the bytes that are sent, whose hash is logged; `device` is DP-SGD's; `own` are the
         data as the site has them, where those of the world are in an order of columns that a server asked for; `hashes` are those of the
-        clients' data, where a server's schema decides what is read of them."""
+        clients' data, where a server's schema decides what is read of them; `site` is the one client of a policy that aggregates."""
         self.world, self.engine, self.policy, self.audit, self.ledger = world, engine, policy, audit, privacy_state
         self.run, self.pack, self.device, self.own = run, pack, device, own or world.federation
-        self._hashes = hashes
+        self._hashes, self.site = hashes, site
         self._seen: set[tuple[str, str, bytes]] = set()  # of what clients were evaluated on by this process: client, part, model
         if privacy_state.audit is None:
             self.ledger = Ledger(privacy_state.path, audit)  # a worker checks the seal
@@ -173,9 +175,18 @@ class SiteWorker:
         """One reply, or why there is none, for each ask, in their order. `bytes_in` are the weights of the messages, if known."""
         weights = [count_bytes(s.ask) for s in stampeds] if bytes_in is None else bytes_in
         cases = [_AskCase(s, weight, s) for s, weight in zip(stampeds, weights, strict=True)]
+        if self.policy.aggregate:
+            cases = [self._spread(case) for case in cases]
         self._admit_all(cases)
         self._execute([case for case in cases if case.outcome is None])
         return [self._sent(case) for case in cases]
+
+    def _spread(self, case: _AskCase) -> _AskCase:
+        """An ask to the site's one client, as one to each of its own."""
+        if not is_for_site(case.asked):
+            return replace(case, outcome=Denial("The site sends one reply for all of its clients: ask its one client, once."))
+        made = spread_ask(case.asked, len(self.world.federation))
+        return replace(case, asked=made, stamped=made, outcome=deny_ask(made.ask))
 
     @cached_property
     def trainer(self) -> PrivateTrainer:
@@ -185,8 +196,13 @@ class SiteWorker:
 
     def disclose_card(self, card: SiteCard) -> SiteCard:
         """A site's card as it may leave."""
-        actual = self.discloser.tests(card.actual, [self.data[name] for name in card.ids])
-        return replace(card, sizes=self.policy.disclose_sizes(card.sizes), actual=actual)
+        hashes = [self.data[name] for name in card.ids]
+        if self.policy.aggregate:
+            least, tests = self.policy.minimum_samples, self.world.federation.test.sizes
+            trains = self.world.federation.train.sizes >= least
+            judged = trains & ((tests >= least) | (tests == 0))
+            card, hashes = aggregate_card(card, self.site, trains, judged), [join_hashes(list(compress(hashes, judged)) or [""])]
+        return replace(card, sizes=self.policy.disclose_sizes(card.sizes), actual=self.discloser.tests(card.actual, hashes))
 
     @cached_property
     def data(self) -> dict[str, str]:
@@ -220,6 +236,8 @@ class SiteWorker:
 
     def _admit(self, case: _AskCase, book: Book) -> None:
         """Permission, then the clients that may answer, then what their answers cost."""
+        if case.outcome is not None:
+            return
         if case.bytes_in > self.policy.message_megabytes * MEGABYTE:
             limit = f"{self.policy.message_megabytes:g} MB"
             case.outcome = Denial(f"The ask has {case.bytes_in / MEGABYTE:.1f} MB: the site's policy takes {limit}.")
@@ -265,7 +283,12 @@ class SiteWorker:
             else:
                 self._seen |= new
         self._keep(case, [name not in denied for name in ids])
-        return None if len(denied) < len(ids) else next(iter(denied.values()))
+        return None if self._leaves_enough(denied, ids) else next(iter(denied.values()))
+
+    def _leaves_enough(self, over: Collection[str], ids: Sequence[str]) -> bool:
+        """Whether an answer is left without the clients that are over a limit; one reply for all is not one for some of them, which, less
+        that one, would show what the others answer."""
+        return not over or (len(over) < len(ids) and not self.policy.aggregate)
 
     def _charge(self, case: _AskCase, book: Book) -> Denial | None:
         """Write down what the answer will cost. Clients that cannot afford it drop out; where none can, the ask is denied."""
@@ -284,10 +307,14 @@ class SiteWorker:
         if not costs:
             return None
         data = {name: self.data[client] + name.removeprefix(client) for name, client in zip(names, ids, strict=True)}
+        before = {name: list(charges) for name, charges in book.charges.items()}
         over = book.charge(dict(zip(names, costs, strict=True)), privacy, data)
         self._keep(case, [name not in over for name in names])
-        if len(over) < len(ids):
+        if self._leaves_enough(over, ids):
             return None
+        if len(over) < len(ids):  # nothing leaves, and nothing is spent
+            book.charges.clear()
+            book.charges.update(before)
         limit = cast(ClipNoise | DpSgd, privacy).epsilon_limit
         least = min(over.values())
         return Denial(f"The privacy budget does not suffice: epsilon would be {least:.3g}, and the site's limit is {limit:g}.", "budget")
@@ -340,6 +367,9 @@ class SiteWorker:
 
     def _prepared(self, case: _AskCase) -> MessageSizes:
         reply, privacy = cast(Reply, case.outcome), choose_mechanism(case.stamped.ask, self.policy.privacy)
+        ids: Any = self.world.federation.ids
+        if self.policy.aggregate and len(reply):
+            reply, ids = aggregate_reply(reply), {int(reply.clients[0]): self.site}
         limit, classes = self.discloser.limit, len(self.world.federation.classes)
         noised = isinstance(privacy, ClipNoise)
         if isinstance(privacy, ClipNoise):
@@ -347,11 +377,13 @@ class SiteWorker:
         elif isinstance(privacy, DpSgd) and privacy.protect_tests and isinstance(reply, Evaluated):
             reply, noised = add_test_noise(reply, privacy.noise_multiplier, limit), True
         case.outcome = self.discloser.disclose_reply(reply, _get_part(case.stamped), self._question(case, reply), noised=noised)
-        sizes = MessageSizes.of(case.bytes_in, case.stamped.ask, case.outcome, self.pack(case.outcome), self.world.federation.ids)
+        sizes = MessageSizes.of(case.bytes_in, case.stamped.ask, case.outcome, self.pack(case.outcome), ids)
         if sizes.bytes_out > self.policy.message_megabytes * MEGABYTE:
             most = f"{self.policy.message_megabytes:g} MB"
             case.outcome = Denial(f"The reply has {sizes.bytes_out / MEGABYTE:.1f} MB: the site's policy lets {most} out.")
             return MessageSizes(case.bytes_in)
+        if self.policy.aggregate:
+            case.outcome = replace(case.outcome, clients=np.zeros(len(case.outcome), dtype=np.int64))
         return sizes
 
     def _question(self, case: _AskCase, reply: Reply) -> RoundingContext:
@@ -359,11 +391,13 @@ class SiteWorker:
         place = {int(client): row for row, client in enumerate(_get_clients(case.stamped))}
         rows = [place[int(client)] for client in reply.clients]
         ids = self.world.federation.ids
-        samples = Work.bind(case.stamped, self.world.at_round(case.stamped.round_)).parts(_get_part(case.stamped)).sizes[reply.clients]
+        clients = _get_clients(case.stamped) if self.policy.aggregate else reply.clients
+        samples = Work.bind(case.stamped, self.world.at_round(case.stamped.round_)).parts(_get_part(case.stamped)).sizes[clients]
+        data = [self.data[ids[client]] for client in clients.tolist()]
+        if self.policy.aggregate:
+            samples, data = samples.sum(keepdims=True), [join_hashes(data)]
         models = [case.digests[row] for row in rows] if case.digests else [()] * len(rows)
-        return RoundingContext(
-            _describe_question(case.stamped), [self.data[ids[client]] for client in reply.clients.tolist()], samples, models
-        )
+        return RoundingContext(_describe_question(case.stamped), data, samples, models)
 
     def _entry(self, case: _AskCase, sizes: MessageSizes) -> dict[str, Any]:
         privacy, ids = self.policy.privacy, self._ids(case.stamped)
