@@ -23,6 +23,7 @@ def export(
     all_clients: Annotated[bool, typer.Option("--all", help="A bundle for each client of the federation, or each newcomer.")] = False,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx, for bundles with one model.")] = False,
     peft: Annotated[bool, typer.Option("--peft", help="Also write adapter/, which peft loads onto the same language model.")] = False,
+    hub: Annotated[bool, typer.Option("--hub", help="Also write what a model hub reads: card, tensors by name, configuration.")] = False,
     data_dir: options.DataDir = None,
     trust: options.Trust = False,
 ) -> None:
@@ -34,6 +35,8 @@ def export(
     from coterie.data.catalogue import load
     from coterie.deploy.bundle import export as bundles
     from coterie.deploy.bundle.files import write_bundle
+    from coterie.deploy.bundle.hub import check_card, write_hub_files
+    from coterie.deploy.dossier.dossier import make_model_card
     from coterie.deploy.files import keep_private
     from coterie.run.callbacks import StepsBar
 
@@ -56,6 +59,10 @@ def export(
         check_names(names, new.ids, "newcomer")
     wanted = {out / make_folder_name(name): [name] for name in names} if all_clients else {out: names}
     console, key = PlainConsole(), found.lane.key
+    card = ""
+    if hub:
+        card = make_model_card(folder, key.method)
+        check_card(card)
     with StepsBar(console):
         for place, own in track(list(wanted.items()), "writing bundles"):
             bundle = found.bundle(own)
@@ -68,11 +75,15 @@ def export(
                 bundles.write_onnx(bundle, place / bundles.ONNX_FILE)
             if peft:
                 bundles.write_adapter(bundle, place / bundles.ADAPTER_FOLDER)
+            if hub:
+                write_hub_files(bundle, place, card)
             keep_private(place)
     what = f"{len(wanted)} bundles" if all_clients else f"The bundle of {', '.join(bundle.clients)} ({', '.join(bundle.names)})"
     console.print(f"{what} in {out}: {key.method}, seed {key.seed}, round {found.lane.round_}.", soft_wrap=True)
     if chosen is not None:
         console.print(str(chosen), soft_wrap=True)
+    if hub:
+        console.print("README.md lists every client's id and scores: read it before you upload the folder.", soft_wrap=True)
     console.print(f"Use it: coterie predict {next(iter(wanted))} --data FILE", soft_wrap=True)
 
 

@@ -32,6 +32,7 @@ from coterie.data.schema import Schema
 from coterie.data.text import TextColumn
 from coterie.data.tokens import TextBlocker
 from coterie.deploy.bundle.bundle import Bundle, Origin, find_contradiction
+from coterie.deploy.bundle.hub import check_hub_files
 from coterie.deploy.bundle.rows import describe_samples
 from coterie.deploy.files import is_name, make_folder_name
 from coterie.deploy.messages import COMBINERS, Delivery, MessageError, get_combiner_name
@@ -212,6 +213,7 @@ def read_bundle(folder: Path | str, model: str | None = None, *, trust: bool = F
     """
     folder = Path(folder)
     head = read_head(folder)
+    check_hub_files(folder)
     check_trust([head.model], str(folder), trust or model == head.model)
     data = read_bundle_bytes(folder / MODELS_FILE)
     if hashlib.sha256(data).hexdigest() != head.sha256:

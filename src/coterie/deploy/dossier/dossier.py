@@ -55,15 +55,30 @@ def write_dossier(folder: Path | str, *, run: str | None = None, method: str | N
         return _write(_make_place(folder), [write_egress_record(folder, answers)])
     if bundle is not None:
         read_head(bundle)
-    source = open_source(folder, run=run, method=method)
-    names = [source.run.run.name] if source.run is not None else []
-    answers = read_answers(folder.joinpath(FOLDER, *names, GAPS_FILE))
-    source = replace(source, answers=answers)
+    source, names = _open_with_answers(folder, run, method)
     documents = [write_model_card(source), write_method_statement(source), *_write_egress(source)]
     made = _write(_make_place(folder, *names), documents)
     if bundle is None:
         return made
     return replace(made, files=(*made.files, write_inside(bundle, README, documents[0].markdown())))
+
+
+def make_model_card(folder: Path | str, method: str | None = None) -> str:
+    """The model card of a study or a comparison as Markdown, with what people filled in; nothing is written.
+
+    Args:
+        folder: A study or a comparison.
+        method: The method that the card is of; by default the recommended one.
+    """
+    source, _ = _open_with_answers(Path(folder), None, method)
+    return write_model_card(source).markdown()
+
+
+def _open_with_answers(folder: Path, run: str | None, method: str | None) -> tuple[Source, list[str]]:
+    """What the papers are made from, and the folders below ``dossier/`` that are theirs."""
+    source = open_source(folder, run=run, method=method)
+    names = [source.run.run.name] if source.run is not None else []
+    return replace(source, answers=read_answers(folder.joinpath(FOLDER, *names, GAPS_FILE))), names
 
 
 def _make_place(folder: Path, *names: str) -> Path:
