@@ -62,8 +62,9 @@ pages: demo  ## look at the demo's page and at inspections of 10 and 1,000 clien
 	$(BIN)/coterie inspect --data 'synthetic(iid,clients=1000)/labelswap(groups=2)' --out runs/inspect-1000
 	$(BIN)/python scripts/check_page.py runs/inspect-10/inspection.html runs/inspect-1000/inspection.html --inspection
 
-docs: $(VENV)/.dev  ## the parts of the documentation that are made from the code
+docs: $(VENV)/.dev  ## the parts of the documentation that are made from the code, and the notebooks that are made from tutorials
 	$(BIN)/python scripts/make_docs.py
+	$(BIN)/python scripts/make_notebooks.py
 
 results: $(VENV)/.dev  ## docs/results and its sentences in README.md, made again from the scores in results/; runs no study
 	$(BIN)/python scripts/make_results.py
