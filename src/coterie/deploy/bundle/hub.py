@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save
+from torch import Tensor
 
 from coterie._util.errors import UserError
 from coterie._util.files import write_atomic
@@ -31,7 +32,7 @@ def write_hub_files(bundle: Bundle, folder: Path, card: str) -> None:
         folder: Where 'coterie export' wrote it, with all its other files.
         card: The model card as Markdown, after its front matter: one that `check_card` accepts.
     """
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     for row in range(len(bundle.models)):
         begin = f"{row}." if len(bundle.models) > 1 else ""
         tensors |= {begin + name: tensor.detach().clone() for name, tensor in get_sent_tensors(bundle.load(row))}
