@@ -58,14 +58,20 @@ class TableFed:
     rows: int = 60
     reported: list[str] = field(default_factory=list)
 
+    label: str = f"label={LABEL}"  # how sites name it
+    prepares: tuple[str, ...] = ("SummarizeTable",)
+
     def __post_init__(self) -> None:
-        self.files = write_tables(self.folder / "data", rows=self.rows)
+        self.files = self.write_files()
         for site in SITES:
             kit = self.kit(site)
             kit.mkdir(parents=True)
             (kit / "policy.toml").write_text(self.policy)
             (kit / "kit.json").write_text(json.dumps({"site": site, "server": "localhost:8102"}))
-            SiteSettings(data=f"csv({self.files[site]},label={LABEL})", engine="loop", threads=1).write(kit)
+            SiteSettings(data=f"csv({self.files[site]},{self.label})", engine="loop", threads=1).write(kit)
+
+    def write_files(self) -> dict[str, Path]:
+        return write_tables(self.folder / "data", rows=self.rows)
 
     def kit(self, site: str) -> Path:
         return self.folder / "kits" / site
@@ -85,6 +91,6 @@ class TableFed:
         assert run_order(Order(run, kind, settings, SITES, minimum, **more), self, SITES, folder, **where)  # type: ignore[arg-type]
         return folder
 
-    def launch(self, run: str = "first", *, rounds: int = 2, **more: Any) -> Path:
-        settings = Settings(methods=("fedavg",), data="sites", plan=Plan(rounds=rounds, local=Local(epochs=2, lr=0.1)))
-        return self.order("study", settings.as_json(), run, prepares=True, **more)
+    def launch(self, run: str = "first", *, rounds: int = 2, methods: tuple[str, ...] = ("fedavg",), **more: Any) -> Path:
+        settings = Settings(methods=methods, data="sites", plan=Plan(rounds=rounds, local=Local(epochs=2, lr=0.1)))
+        return self.order("study", settings.as_json(), run, prepares=self.prepares, **more)

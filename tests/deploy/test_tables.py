@@ -222,7 +222,7 @@ def test_a_policy_may_refuse_and_the_others_prepare(tmp_path: Path, schema: Agre
     fed = TableFed(tmp_path, EXACT)
     agree(fed)
     path = fed.kit("east") / "policy.toml"
-    path.write_text(path.read_text().replace(', "SummarizeTable"]', "]"))
+    path.write_text(path.read_text().replace(', "SummarizeTable"', ""))
     fed.launch()
     assert any("'east' reports no sums to prepare columns by" in line and "SummarizeTable is not answered" in line for line in fed.reported)
     assert (fed.kit("east") / "bundles" / "first" / "fedavg").exists()
@@ -336,7 +336,7 @@ def test_types_that_conflict_are_noted_and_checked() -> None:
 # what a malicious site or server sends
 
 COLUMN = asdict(ColumnDescription("x", "number"))
-DESCRIPTION = {"label": "y", "rows": 60, "columns": [COLUMN]}
+DESCRIPTION = {"label": "y", "rows": 60, "columns": [COLUMN], "event": ""}
 BAD_DESCRIPTIONS: tuple[Any, ...] = (
     [],
     None,

@@ -13,6 +13,7 @@ from coterie.analysis.record_reader import read_records
 from coterie.core.survival import compute_kaplan_meier
 from coterie.deploy.bundle.export import find_study, load_served_models
 from coterie.deploy.bundle.files import HEAD_FILE, read_bundle, write_bundle
+from coterie.deploy.bundle.rows import calibrate_intervals
 from coterie.evidence.reader import Evidence
 from coterie.report.report import write_report
 
@@ -74,6 +75,13 @@ def test_a_bundle_predicts_survival_on_its_grid(found: Path, tmp_path: Path) -> 
     assert curves.shape == (3, 4)
     assert (np.diff(curves, axis=1) <= 0).all()
     assert curves[0, -1] > curves[2, -1]
+    rows = pd.DataFrame({"days": [3.0, 500.0], "died": [1, 0]}).to_numpy(np.float64)
+    by_interval = calibrate_intervals(curves[:2], rows, read.task)
+    first = np.searchsorted(read.task.grid, 3.0) - 1
+    assert [one["events"] for one in by_interval] == [float(j == first) for j in range(4)]
+    hazards = 1 - curves / np.concatenate([np.ones((3, 1)), curves[:, :-1]], axis=1)
+    expected = hazards[1] + hazards[0] * (np.arange(4) <= first)
+    np.testing.assert_allclose([one["expected"] for one in by_interval], expected)
     head = tmp_path / "b" / HEAD_FILE
     stored = json.loads(head.read_text())
     stored["task"]["grid"] = stored["task"]["grid"][:-1]

@@ -124,6 +124,7 @@ def _place_order(
     from coterie.core.specs import is_external_code
     from coterie.data.agreed_schema import read_agreed_schema
     from coterie.deploy.server.federation import AGREED_FILE
+    from coterie.deploy.server.preparation import list_preparations
     from coterie.deploy.server.runs import Order, get_operator_name, make_run
 
     needed, run, begin = check_minimum(folder, minimum), make_run(folder, name), ""
@@ -134,7 +135,7 @@ def _place_order(
         keep_bundle(start, run.folder)
     trusted = tuple(spec for spec in (*settings.methods, settings.plan.selection) if is_external_code(spec))
     agreed = folder.folder / AGREED_FILE
-    prepares = agreed.exists() and read_agreed_schema(agreed).is_fitted_together
+    prepares = list_preparations(read_agreed_schema(agreed)) if agreed.exists() else ()
     common: dict[str, Any] = {"operator": get_operator_name(), "purpose": purpose, "start": begin, "prepares": prepares}
     order = Order(name, "study", settings.as_json(), folder.sites, needed, trusted=trusted, **common)
     run.place(order, timeout)

@@ -44,7 +44,7 @@ def predict(
     from coterie.cli.console import PlainConsole
     from coterie.deploy.bundle.export import find_recommendation, find_study, load_served_models
     from coterie.deploy.bundle.files import read_bundle
-    from coterie.deploy.bundle.rows import describe_row_scores, read_rows
+    from coterie.deploy.bundle.rows import calibrate_intervals, describe_row_scores, read_rows
     from coterie.evidence.manifest import is_study
 
     chosen = None
@@ -73,12 +73,24 @@ def predict(
         _print_predictions(get_columns(own), lines, console)
     origin, served_by = own.origin, own.answered(int(found.models[0]))
     words, scores = ("", {}) if rows.y is None else describe_row_scores(found.classes, rows.y, own.task)
+    intervals = calibrate_intervals(found.classes, rows.y, own.task) if rows.y is not None and own.task.name == "survival" else []
+    if intervals:
+        _print_calibration(intervals, console)
     by = f"{served_by} ({origin.method}, seed {origin.seed}, round {origin.round_})"
     summary = f"{len(lines)} row{'' if len(lines) == 1 else 's'} answered by {by}"
     console.print("; ".join(filter(None, [summary, words, f"written to {out}" if out else ""])) + ".", soft_wrap=True)
     if as_json:
         listed = [dict(zip(get_columns(own), line, strict=True)) for line in lines]
-        print(json.dumps(to_json_value({"model": served_by, "rows": len(lines), **scores, "predictions": listed})))
+        by_interval = {"intervals": intervals} if intervals else {}
+        print(json.dumps(to_json_value({"model": served_by, "rows": len(lines), **scores, **by_interval, "predictions": listed})))
+
+
+def _print_calibration(intervals: list[dict[str, float]], console: "PlainConsole") -> None:
+    """Events and expected events by interval."""
+    from coterie.cli.terminal import make_listing
+
+    rows = [[f"{one['begin']:g} to {one['end']:g}", f"{one['events']:.0f}", f"{one['expected']:.1f}"] for one in intervals]
+    console.print(make_listing(("interval", "events", "expected"), rows))
 
 
 def _predict_texts(own: "Bundle", data: Path, client: str | None, label: str | None, out: Path | None, as_json: bool) -> None:

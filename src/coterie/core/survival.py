@@ -18,6 +18,8 @@ from coterie.core.arrays import Array, Bools, Doubles, Floats, Ints
 
 LEAST_KNOWN = 0.05  # a probability of not being censored counts as no less: no sample weighs more than 20
 PAIRS = 1 << 22  # pairs of samples that are compared at a time
+# what one sample's Brier score, and the events expected of it, count at most where a site's answers are rounded
+BRIER_LIMIT, EVENTS_LIMIT = 1.0, 2.0
 
 
 def place_times(times: Array, grid: Array) -> Floats:
@@ -104,10 +106,20 @@ def compute_likelihoods(survival: Doubles, y: Array) -> Doubles:
 def count_expected_events(survival: Doubles, y: Array) -> Doubles:
     """(n,) the predicted hazards of the intervals in which each sample was at risk, together: where a model is calibrated, their sum over
     samples is that of events."""
+    return np.asarray(_compute_hazards_at_risk(survival, y).sum(axis=1))
+
+
+def count_events_by_interval(survival: Doubles, y: Array) -> Doubles:
+    """(2, K) events in each interval, and those that predicted curves (n, K) expect there of the samples at risk."""
+    return np.stack([count_exits(y, survival.shape[1])[0, :-1], _compute_hazards_at_risk(survival, y).sum(axis=0)])
+
+
+def _compute_hazards_at_risk(survival: Doubles, y: Array) -> Doubles:
+    """(n, K) predicted hazards; 0 in intervals in which a sample was not at risk."""
     completed, died = find_exits(y, survival.shape[1])
     before = np.concatenate([np.ones((len(survival), 1)), survival[:, :-1]], axis=1)
     hazards = 1 - np.divide(survival, before, out=np.ones_like(before), where=before > 0)
-    return np.asarray((hazards * (np.arange(survival.shape[1]) < (completed + died)[:, None])).sum(axis=1))
+    return np.asarray(hazards * (np.arange(survival.shape[1]) < (completed + died)[:, None]))
 
 
 def compute_mean_times(survival: Doubles, grid: Array) -> Doubles:

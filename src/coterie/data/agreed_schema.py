@@ -4,12 +4,14 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
 from coterie._util.errors import UserError, suggest_names
 from coterie.data.columns import MAX_CATEGORIES
+from coterie.data.labels import INTERVALS, MAX_INTERVALS
 
 ColumnType = Literal["number", "category"]
 TYPES: tuple[ColumnType, ...] = ("number", "category")
@@ -35,7 +37,7 @@ class AgreedColumn:
 
 @dataclass(frozen=True)
 class AgreedSchema:
-    """The columns, the label and the preparation that the sites of a federation share."""
+    """The columns, the label and the preparation that the sites of a federation share. Of survival times the label is the time."""
 
     label: str
     classes: tuple[str, ...]
@@ -44,6 +46,30 @@ class AgreedSchema:
     scale: str = "standard"
     impute: str = "mean"
     statistics: str = "federated"  # whose means and deviations numbers are scaled by: all sites', or each client's own
+    event: str = ""  # of survival times: the column of whether the event was seen, in place of classes
+    grid: tuple[float, ...] = ()  # the ends of their intervals,
+    intervals: int = 0  # or how many there are, with equally many events of all sites in each
+    typical: float | None = None  # a usual time: by how much a site's middle time may be in other units
+
+    @property
+    def is_survival(self) -> bool:
+        """Whether the label is a time, with an event beside it."""
+        return bool(self.event)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The columns of the label."""
+        return (self.label, self.event) if self.is_survival else (self.label,)
+
+    @property
+    def edges(self) -> tuple[float, ...]:
+        """The edges of a stated grid, from 0 on; none where sites compute it together."""
+        return (0.0, *self.grid) if self.grid else ()
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model predicts: one for each class, or for each interval."""
+        return (len(self.grid) or self.intervals) if self.is_survival else len(self.classes)
 
     @property
     def is_fitted_together(self) -> bool:
@@ -51,8 +77,9 @@ class AgreedSchema:
         return self.statistics == "federated" and (self.scale, self.impute) != ("none", "none")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; columns are a list, which keeps its order in canonical JSON."""
-        return asdict(self)
+        """Plain values; columns are a list, which keeps its order in canonical JSON. Only survival times have keys of their own."""
+        made = asdict(self)
+        return made if self.is_survival else {name: value for name, value in made.items() if name not in TIME_KEYS}
 
     @classmethod
     def from_dict(cls, tree: Any, where: str) -> "AgreedSchema":
@@ -65,7 +92,7 @@ class AgreedSchema:
         Raises:
             UserError: A key is unknown or missing, or a value is not what it may be; the sentence names it.
         """
-        tree = _check_keys(tree, cls, where, ("label", "classes", "columns"))
+        tree = _check_keys(tree, cls, where, ("label", "columns"))
         columns = tree["columns"]
         if isinstance(columns, (list, tuple)) and all(isinstance(own, Mapping) and is_word(own.get("name")) for own in columns):
             listed = [(own["name"], {key: value for key, value in own.items() if key != "name"}) for own in columns]
@@ -75,20 +102,57 @@ class AgreedSchema:
         for name, known in CHOICES.items():
             if tree.get(name, known[0]) not in known:
                 raise UserError(f"{where} cannot use {name} = {_show(tree[name])}: {suggest_names(str(tree[name])[:LONGEST_WORD], known)}")
+        chosen: dict[str, Any] = {name: str(tree[name]) for name in CHOICES if name in tree} | _read_times(tree, where)
         made = cls(
             label=_read_word(tree["label"], where, "label"),
-            classes=_read_words(tree["classes"], where, "classes"),
+            classes=_read_classes(tree, where),
             columns=tuple(_read_column(str(name), own, where) for name, own in columns.items()),
             missing=_read_words(tree.get("missing", ()), where, "missing"),
-            **{name: str(tree[name]) for name in CHOICES if name in tree},
+            **chosen,
         )
-        if len(made.classes) < 2:
-            raise UserError(f"{where}: 'classes' should name two or more classes of the label.")
-        names = [made.label, *(name for column in made.columns for name in (column.name, *column.synonyms))]
+        names = [*made.labels, *(name for column in made.columns for name in (column.name, *column.synonyms))]
         if len(set(names)) < len(names):
             twice = next(name for place, name in enumerate(names) if name in names[:place])
             raise UserError(f"{where} uses the name {twice!r} twice: a name or a synonym means one column.")
         return made
+
+
+TIME_KEYS = ("event", "grid", "intervals", "typical")
+
+
+def _read_classes(tree: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    if "event" in tree:
+        if tree.get("classes"):
+            raise UserError(f"{where} has both 'event' and 'classes': survival times have no classes, leave one of the two out.")
+        return ()
+    if "classes" not in tree:
+        raise UserError(f"{where} lacks the key 'classes': add it, or 'event' where the label is a time.")
+    found = _read_words(tree["classes"], where, "classes")
+    if len(found) < 2:
+        raise UserError(f"{where}: 'classes' should name two or more classes of the label.")
+    return found
+
+
+def _read_times(tree: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The settings of survival times, which stand beside an 'event' alone."""
+    if "event" not in tree:
+        if other := [name for name in TIME_KEYS if tree.get(name)]:
+            raise UserError(f"{where}: {other[0]!r} is for survival times: name the column of the event in 'event', or leave it out.")
+        return {}
+    grid, intervals, typical = tree.get("grid", ()), tree.get("intervals", 0), tree.get("typical")
+    listed = isinstance(grid, (list, tuple)) and len(grid) <= MAX_INTERVALS and all(map(is_number, grid))
+    if not listed or any(high <= low for low, high in pairwise((0, *grid))):
+        raise UserError(f"{where}: 'grid' should be at most {MAX_INTERVALS} ends of intervals: numbers above 0, each above the one before.")
+    if type(intervals) is not int or not 0 <= intervals <= MAX_INTERVALS or (grid and intervals):
+        raise UserError(f"{where}: 'intervals' should be a whole number from 1 to {MAX_INTERVALS}, and stand where there is no 'grid'.")
+    if typical is not None and not (is_number(typical) and typical > 0):
+        raise UserError(f"{where}: 'typical' should be a usual time, a number above 0.")
+    return {
+        "event": _read_word(tree["event"], where, "event"),
+        "grid": tuple(map(float, grid)),
+        "intervals": 0 if grid else intervals or INTERVALS,
+        "typical": None if typical is None else float(typical),
+    }
 
 
 def _read_column(name: str, own: Any, where: str) -> AgreedColumn:
@@ -197,7 +261,8 @@ def format_agreed_schema(schema: AgreedSchema, notes: SchemaNotes | None = None)
     """The text of a schema file, with comments."""
     notes = notes or SchemaNotes()
     lines = [*(f"# {line}" for line in notes.head), ""] if notes.head else []
-    lines += [f"{name} = {_to_toml(getattr(schema, name))}" for name in ("label", "classes", "missing", *CHOICES)]
+    names = ("label", *((name for name in TIME_KEYS if getattr(schema, name)) if schema.is_survival else ("classes",)), "missing", *CHOICES)
+    lines += [f"{name} = {_to_toml(getattr(schema, name))}" for name in names]
     for column in schema.columns:
         lines += ["", f"[columns.{_to_toml(column.name)}]", *(f"# {line}" for line in notes.columns.get(column.name, ()))]
         lines.append(f"type = {_to_toml(column.type)}")

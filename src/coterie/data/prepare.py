@@ -167,8 +167,11 @@ def standardise_targets(federation: Federation, clients: Sequence[int] | None = 
     if not federation.task.has_units:
         return federation
     raw = np.asarray(federation.y, dtype=np.float64)
-    rows = [raw[federation.train[client]] for client in (range(len(federation)) if clients is None else clients)]
-    task = _fit_grid(rows, federation) if federation.task.name == "survival" else _fit_units(rows, federation)
+    if (agreed := federation.provenance.get(AGREED_TIMES)) is not None:
+        task = Task.from_dict(agreed)
+    else:
+        rows = [raw[federation.train[client]] for client in (range(len(federation)) if clients is None else clients)]
+        task = _fit_grid(rows, federation) if federation.task.name == "survival" else _fit_units(rows, federation)
     central = federation.central
     return federation.replace(
         y=scale_targets(raw, task), task=task, central=None if central is None else (central[0], scale_targets(central[1], task))
@@ -183,6 +186,7 @@ def _fit_units(rows: Sequence[Doubles], federation: Federation) -> Task:
 
 
 GRID = "grid"  # in the provenance of survival times: the edges that a user states
+AGREED_TIMES = "agreed times"  # or grid and curves of all sites, in place of those of the samples at hand
 
 
 def _fit_grid(rows: Sequence[Doubles], federation: Federation) -> Task:

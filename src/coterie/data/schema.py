@@ -10,10 +10,12 @@ import numpy as np
 from coterie._util.errors import UserError, suggest_names
 from coterie._util.json_io import to_json_line
 from coterie.core.arrays import Array
+from coterie.core.tasks import Task
 from coterie.data.agreed_schema import AgreedSchema
 from coterie.data.column_statistics import Scaling
 from coterie.data.columns import Columns, TableColumn
 from coterie.data.federation import Federation
+from coterie.data.labels import make_interval_names
 from coterie.data.prepare import DONE, Preparation, PrepOptions, get_preparation
 
 SCHEMA = "schema"  # in the provenance of samples and federations
@@ -50,13 +52,15 @@ class Schema:
     missing: tuple[str, ...] = ()  # marks of gaps; sites may have different ones
     agreed: Mapping[str, Any] | None = None  # the operator's schema file, where there is one: bounds, units and synonyms
     scaling: Mapping[str, Any] | None = None  # what all sites are prepared by, where they have reported sums for it
+    times: Mapping[str, Any] | None = None  # of survival times: the grid of all sites and, once they have reported counts, their curves
 
     @classmethod
     def from_agreed(cls, agreed: AgreedSchema) -> "Schema":
         """The schema of a table in the form of the operator's file."""
         made = cls(
             columns=tuple(SchemaColumn(column.name, column.type, column.categories) for column in agreed.columns),
-            classes=agreed.classes,
+            classes=make_interval_names(agreed.outputs) if agreed.is_survival else agreed.classes,
+            task="survival" if agreed.is_survival else "classification",
             scale=agreed.scale,
             impute=agreed.impute,
             statistics=agreed.statistics,
@@ -75,6 +79,24 @@ class Schema:
     def agreed_schema(self) -> AgreedSchema | None:
         """The operator's schema file, checked."""
         return None if self.agreed is None else AgreedSchema.from_dict(self.agreed, "the agreed schema")
+
+    def make_task(self) -> Task:
+        """What is learned. Survival times are on the agreed grid, or, before there is one, in their own units: a grid of ones. Until sites
+        have reported counts, the curves are those of no censoring and of as many events in each interval."""
+        if self.task != "survival":
+            return Task(self.task)  # type: ignore[arg-type]
+        intervals, found = len(self.classes), self.times or {}
+        agreed = self.agreed_schema
+        grid = found.get("grid") or (agreed.edges if agreed is not None else ()) or range(intervals + 1)
+        censoring = found.get("censoring") or [1.0] * intervals
+        reference = found.get("reference") or [1 - (j + 1) / (intervals + 1) for j in range(intervals)]
+        return Task("survival", grid=tuple(map(float, grid)), censoring=tuple(censoring), reference=tuple(reference))
+
+    @property
+    def has_grid(self) -> bool:
+        """Whether the intervals of survival times are known."""
+        agreed = self.agreed_schema
+        return bool((self.times or {}).get("grid")) or (agreed is not None and bool(agreed.grid))
 
     @classmethod
     def _from_names(cls, federation: Federation) -> "Schema":
@@ -114,7 +136,7 @@ class Schema:
 
     def to_dict(self) -> dict[str, Any]:
         made = asdict(self) | {"text": None if self.text is None else dict(self.text)}
-        return {name: value for name, value in made.items() if value is not None or name not in ("agreed", "scaling")}
+        return {name: value for name, value in made.items() if value is not None or name not in ("agreed", "scaling", "times")}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Schema":
@@ -130,17 +152,20 @@ class Schema:
             classes, label, missing = (tuple(map(str, stored[name])) for name in ("classes", "label", "missing"))
             task, scale, impute, statistics = (str(stored[name]) for name in ("task", "scale", "impute", "statistics"))
             text, shape = stored["text"], tuple(int(size) for size in stored["shape"])
-            agreed, scaling = stored.get("agreed"), stored.get("scaling")
+            agreed, scaling, times = stored.get("agreed"), stored.get("scaling"), stored.get("times")
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a schema ({error})") from None
         if any(column.kind not in get_args(Kind) for column in columns) or not (text is None or isinstance(text, Mapping)):
             raise ValueError("not a schema: a column of an unknown kind")
         if len({column.name for column in columns}) < len(columns) or len(set(classes)) < len(classes):
             raise ValueError("not a schema: a name that comes twice")
-        made = cls(columns, classes, task, label, shape, scale, impute, statistics, text, missing, agreed, scaling)
+        made = cls(columns, classes, task, label, shape, scale, impute, statistics, text, missing, agreed, scaling, times)
         if scaling is not None:
             _check_scaling(scaling, len(made.features))
-        if (table := made.agreed_schema) is not None and replace(cls.from_agreed(table), scaling=scaling) != replace(
+        table = made.agreed_schema
+        if times is not None:
+            _check_times(made, table)
+        if table is not None and replace(cls.from_agreed(table), scaling=scaling, times=times) != replace(
             made, label=(), missing=(), agreed=table.to_dict()
         ):
             raise ValueError("not a schema: it differs from the agreed one that it holds")
@@ -172,6 +197,21 @@ def _check_scaling(stored: Any, width: int) -> None:
         sound = False
     if not sound:
         raise ValueError(f"not a schema: a scaling that is not of {width} features")
+
+
+def _check_times(schema: Schema, agreed: AgreedSchema | None) -> None:
+    """Refuse a grid that is none of the schema's intervals, or another than the operator's file states, and curves that are none."""
+    stored, sound = schema.times, schema.task == "survival"
+    try:
+        assert stored is not None
+        sound = sound and {*stored} <= {"grid", "censoring", "reference"} and "grid" in stored
+        sound = sound and all(isinstance(curve, (list, tuple)) and len(curve) <= len(schema.classes) + 1 for curve in stored.values())
+        task = Task.from_dict(schema.make_task().to_dict())
+        sound = sound and len(task.grid) == len(schema.classes) + 1 and (agreed is None or not agreed.grid or agreed.edges == task.grid)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        sound = False
+    if not sound:
+        raise ValueError(f"not a schema: survival times that are not of {len(schema.classes)} intervals")
 
 
 def check_schema(own: Schema, schema: Schema, where: str, other: str = "the federation") -> None:

@@ -10,9 +10,12 @@ import numpy as np
 
 from coterie._util.errors import UserError, suggest_names
 from coterie.core.arrays import Doubles
+from coterie.core.tasks import Task
 from coterie.data.agreed_schema import MOST_WORDS, AgreedColumn, AgreedSchema, is_number, is_word, read_toml
 from coterie.data.columns import format_cell, is_missing
 from coterie.data.federation import Federation
+from coterie.data.labels import MARKS
+from coterie.data.prepare import AGREED_TIMES
 from coterie.data.readers.frames import RawTable
 from coterie.data.readers.objects import federation_from_frame
 from coterie.data.readers.table_files import to_words
@@ -27,7 +30,7 @@ NEAR = 0.3  # by which share a ratio may differ from such a factor
 FEW_IMPOSSIBLE = 0.05  # share of a column's values that may be impossible: they become gaps
 CLIENT, SPLIT = "client of the row", "split of the row"  # columns beside those of a schema
 
-FindingKind = Literal["lacks", "type", "units", "bounds", "category", "class", "unlabelled", "mapping"]
+FindingKind = Literal["lacks", "type", "units", "bounds", "category", "class", "unlabelled", "mapping", "time", "event"]
 FINDINGS: Mapping[FindingKind, str] = {
     "lacks": "lacks the column {column!r}{nearest}",
     "type": "has {rows} with words in column {column!r}, which should hold numbers{words}: mark gaps in 'missing', or fix them",
@@ -36,6 +39,9 @@ FINDINGS: Mapping[FindingKind, str] = {
     "category": "has {rows} with unknown categories in column {column!r}{words}: add them to 'categories', or map them in mapping.toml",
     "class": "has {rows} with unknown classes in the label {column!r}{words}: add them to 'classes', or map them in mapping.toml",
     "unlabelled": "has {rows} without the label {column!r}, which are left out",
+    "time": "has {rows} with times that are not above 0 in column {column!r}: fix them, or leave them out",
+    "event": "has {rows} with other values than 0 and 1 in the event {column!r}{words}: write 1 where it was seen, else 0, or map them in "
+    "mapping.toml",
     "mapping": "has a mapping.toml that maps {column!r} from a column which its data do not have{nearest}",
 }
 
@@ -123,12 +129,12 @@ def conform_table(raw: RawTable, schema: AgreedSchema, mapping: Mapping[str, Col
         mapping: The site's own names, factors and words.
 
     Returns:
-        A frame with the schema's columns in their order and the label last, and what was found.
+        A frame with the schema's columns in their order and the label (or the time and the event) last, and what was found.
     """
     import pandas as pd
 
     marks, findings = {*schema.missing, *to_words(raw.options.missing)}, list[Finding]()
-    known = [column.name for column in schema.columns] + [schema.label]
+    known = [*(column.name for column in schema.columns), *schema.labels]
     findings += [Finding("mapping", name, words=_find_nearest(name, known)) for name in mapping if name not in known]
     columns: dict[str, Any] = {}
     taken = {mapping[name].source for name in known if name in mapping}
@@ -147,17 +153,65 @@ def conform_table(raw: RawTable, schema: AgreedSchema, mapping: Mapping[str, Col
         else:
             columns[column.name] = _read_categories(raw.frame[source].tolist(), column.categories, own, marks)
             _find_unknown("category", column.name, columns[column.name], column.categories, findings)
-    label = _find_label(raw, schema, mapping.get(schema.label, ColumnMapping()))
+    columns |= (
+        _conform_times(raw, schema, mapping, marks, findings)
+        if schema.is_survival
+        else _conform_classes(raw, schema, mapping, marks, findings)
+    )
+    return ConformedTable(pd.DataFrame(columns), tuple(findings))
+
+
+def _conform_classes(
+    raw: RawTable, schema: AgreedSchema, mapping: Mapping[str, ColumnMapping], marks: set[str], findings: list[Finding]
+) -> dict[str, list[str | None]]:
+    own = mapping.get(schema.label, ColumnMapping())
+    label = _find_label(raw, schema.label, own, 0)
     if label is None:
         findings.append(Finding("lacks", schema.label, words=_find_nearest(schema.label, raw.features)))
-        columns[schema.label] = [None] * len(raw.frame)
-    else:
-        words = _read_categories(raw.frame[label].tolist(), schema.classes, mapping.get(schema.label, ColumnMapping()), marks)
-        _find_unknown("class", schema.label, words, schema.classes, findings)
-        if gaps := sum(word is None for word in words):
-            findings.append(Finding("unlabelled", schema.label, gaps))
-        columns[schema.label] = words
-    return ConformedTable(pd.DataFrame(columns), tuple(findings))
+        return {schema.label: [None] * len(raw.frame)}
+    words = _read_categories(raw.frame[label].tolist(), schema.classes, own, marks)
+    _find_unknown("class", schema.label, words, schema.classes, findings)
+    if gaps := sum(word is None for word in words):
+        findings.append(Finding("unlabelled", schema.label, gaps))
+    return {schema.label: words}
+
+
+EVENTS = ("0", "1")
+
+
+def _conform_times(
+    raw: RawTable, schema: AgreedSchema, mapping: Mapping[str, ColumnMapping], marks: set[str], findings: list[Finding]
+) -> dict[str, Any]:
+    """Times above 0 and events of 0 and 1; a row without one of the two has neither."""
+    rows, sources = len(raw.frame), list[str | None]()
+    for place, name in enumerate(schema.labels):
+        sources.append(_find_label(raw, name, mapping.get(name, ColumnMapping()), place))
+        if sources[-1] is None:
+            findings.append(Finding("lacks", name, words=_find_nearest(name, [*raw.features, *raw.options.labels])))
+    times, events = np.full(rows, np.nan), list[str | None]([None] * rows)
+    if sources[0] is not None:
+        column = AgreedColumn(schema.label, typical=schema.typical)
+        times = _read_numbers(raw.frame[sources[0]].tolist(), column, mapping.get(schema.label, ColumnMapping()), marks, findings)
+        if wrong := int((times <= 0).sum()):
+            findings.append(Finding("time", schema.label, wrong))
+    if sources[1] is not None:
+        own = mapping.get(schema.event, ColumnMapping())
+        cells = [_spell_event(cell) for cell in raw.frame[sources[1]].tolist()]
+        events = _read_categories(cells, EVENTS, own, marks)
+        _find_unknown("event", schema.event, events, EVENTS, findings)
+    unknown = np.isnan(times) | np.array([event is None for event in events], dtype=bool)
+    if None not in sources and unknown.any():
+        findings.append(Finding("unlabelled", schema.label, int(unknown.sum())))
+    return {
+        schema.label: np.where(unknown, np.nan, times),
+        schema.event: [None if gap else word for gap, word in zip(unknown, events, strict=True)],
+    }
+
+
+def _spell_event(cell: Any) -> Any:
+    """A mark as 0 or 1, however it is written; what is no mark as it is."""
+    mark = None if is_missing(cell) else MARKS.get(format_cell(cell).strip().lower())
+    return cell if mark is None else EVENTS[mark]
 
 
 def _find_source(raw: RawTable, column: AgreedColumn, own: ColumnMapping, taken: set[str | None]) -> str | None:
@@ -173,8 +227,9 @@ def _find_source(raw: RawTable, column: AgreedColumn, own: ColumnMapping, taken:
     return alike[0] if len(alike) == 1 else None
 
 
-def _find_label(raw: RawTable, schema: AgreedSchema, own: ColumnMapping) -> str | None:
-    names = [own.source] if own.source is not None else [*raw.options.labels[:1], schema.label]
+def _find_label(raw: RawTable, name: str, own: ColumnMapping, place: int) -> str | None:
+    """The site's column of a label: by its mapping, the label at this place of its spec, or the schema's name."""
+    names = [own.source] if own.source is not None else [*raw.options.labels[place : place + 1], name]
     return next((name for name in names if name in raw.frame), None)
 
 
@@ -259,8 +314,10 @@ def _sort_words(counts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:MOST_WORDS])
 
 
-def load_conformed(raw: RawTable, schema: AgreedSchema, mapping: Mapping[str, ColumnMapping], site: str, data_seed: int = 0) -> Federation:
-    """The clients of a site's table, in the form of a schema.
+def load_conformed(
+    raw: RawTable, schema: AgreedSchema, mapping: Mapping[str, ColumnMapping], site: str, data_seed: int = 0, times: Task | None = None
+) -> Federation:
+    """The clients of a site's table, in the form of a schema; `times` are the grid and curves of survival times.
 
     Raises:
         UserError: The table does not fit; the sentence names the first reason. A few impossible values become gaps where gaps are filled.
@@ -282,18 +339,21 @@ def load_conformed(raw: RawTable, schema: AgreedSchema, mapping: Mapping[str, Co
     labelled = frame[schema.label].notna()
     if not labelled.any():
         raise UserError(f"The site has no row with the label {schema.label!r}.")
-    settings = {"split": SPLIT} if raw.options.split is not None else {}
+    settings: dict[str, Any] = {"split": SPLIT} if raw.options.split is not None else {}
+    if schema.is_survival:
+        if times is None:
+            raise ValueError("survival times without a grid")
+        settings |= {"time": schema.label, "event": schema.event, "intervals": schema.outputs, "facts": {AGREED_TIMES: times.to_dict()}}
+    else:
+        settings |= {"label": schema.label, "classes": schema.classes, "task": "classification"}
     return federation_from_frame(
         frame[labelled],
-        label=schema.label,
         client=CLIENT,
         name="table",
         columns={column.name: "number" if column.type == "number" else list(column.categories) for column in schema.columns},
-        classes=schema.classes,
         scale=schema.scale,
         impute=schema.impute,
         statistics=schema.statistics,
-        task="classification",
         data_seed=data_seed,
         **settings,
     )

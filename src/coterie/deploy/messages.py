@@ -180,7 +180,7 @@ class Receipt:
 @dataclass(frozen=True)
 class TableAsk:
     """A question about a site's table, which the order holds: its plan names it. `terms` are the order in full, as in a hello; empty
-    within a study, whose sites have approved it before and then report what all of them are prepared by."""
+    within a study, whose sites have approved it before and then report what all of them are prepared by: `question` is which."""
 
     protocol: int
     run: str
@@ -188,6 +188,7 @@ class TableAsk:
     version: str
     order: str
     terms: str = ""
+    question: str = "SummarizeTable"
 
 
 @dataclass(frozen=True)

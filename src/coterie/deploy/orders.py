@@ -32,6 +32,7 @@ AskName = Literal[
     "DescribeTable",
     "CheckTable",
     "SummarizeTable",
+    "CountTimes",
 ]
 
 LARGEST_ORDER = 1 << 18  # bytes of its JSON
@@ -42,7 +43,8 @@ SHORT_HASH = 12  # characters of a hash that people read and type
 ASKS: tuple[AskName, ...] = ("Train", "Gradient", "Losses", "AskErrors", "Evaluate", "Describe", "AskSubspaces")
 
 
-TABLE_ASKS: tuple[AskName, ...] = ("DescribeTable", "CheckTable", "SummarizeTable")  # about a site's table, whatever the model
+STUDY_QUESTIONS: tuple[AskName, ...] = ("SummarizeTable", "CountTimes")  # by whose answers the sites of a study are prepared
+TABLE_ASKS: tuple[AskName, ...] = ("DescribeTable", "CheckTable", *STUDY_QUESTIONS)  # about a site's table, whatever the model
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class OrderKind:
 
 
 KINDS_OF_ORDER: Mapping[str, OrderKind] = {
-    "study": OrderKind((*ASKS, "SummarizeTable")),
+    "study": OrderKind((*ASKS, *STUDY_QUESTIONS)),
     "inspect": OrderKind(ASKS, "none: an inspection"),
     "evaluate": OrderKind(("Evaluate",), trains=False),  # a round is a look
     "schema": OrderKind(("DescribeTable", "CheckTable"), "none: columns of the site's table", has_model=False),

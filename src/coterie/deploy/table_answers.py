@@ -1,4 +1,5 @@
-"""What sites answer about their tables: descriptions of columns, findings of a check, and statistics, as JSON that both sides check.
+"""What sites answer about their tables: descriptions of columns, findings of a check, statistics, and counts of survival times, as JSON
+that both sides check.
 
 Every list, text and number is bounded: what does not fit makes the whole answer invalid.
 """
@@ -6,15 +7,22 @@ Every list, text and number is bounded: what does not fit makes the whole answer
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from typing import Any, TypeVar
 
+import numpy as np
+
+from coterie.core.arrays import Ints
 from coterie.data.agreed_schema import MOST_COLUMNS, MOST_WORDS, AgreedSchema, is_number, is_word
+from coterie.data.labels import MAX_INTERVALS
 from coterie.data.site_table import FINDINGS, Finding
 from coterie.deploy.messages import MessageError
 
 LONGEST_BODY = 1 << 22  # characters of an answer
 MOST_ROWS = (1 << 31) - 1
 BINS = 10  # of the histogram of a number, between the bounds of the schema
+MOST_ENDS = 2_000  # bins of event times
+HUNDRED = 100  # samples of a client that does not disclose how many it has
 DESCRIBED = ("number", "category", "text", "empty")
 
 
@@ -41,6 +49,7 @@ class TableDescription:
     label: str  # the column that the site names as its label; empty where it names none
     rows: int | None
     columns: tuple[ColumnDescription, ...]
+    event: str = ""  # of survival times, whose label is the time: the column of the event
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,23 @@ class ColumnSummary:
     mean: float | None = None  # of a number
     variance: float | None = None
     histogram: tuple[float | None, ...] = ()  # of a number by BINS, of a category by its words; None: too few
+
+
+@dataclass(frozen=True)
+class EventTimes:
+    """Events of a site's training rows by rounded time, each bin of enough events; those beyond the last end are in the last bin."""
+
+    ends: tuple[float, ...]
+    events: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ClientExits:
+    """A client's training samples by the intervals that they complete (`core.survival.count_exits`); nothing where that is withheld."""
+
+    client: str
+    events: tuple[int, ...] = ()  # (K,) that have the event in the next interval
+    censored: tuple[int, ...] = ()  # (K + 1,) that are censored
 
 
 A = TypeVar("A")
@@ -85,6 +111,16 @@ RULES: Mapping[type, Mapping[str, Rule]] = {
         "label": lambda value: is_word(value, empty=True),
         "rows": _COUNT,
         "columns": _is_list(lambda one: True, MOST_COLUMNS),
+        "event": lambda value: is_word(value, empty=True),
+    },
+    EventTimes: {
+        "ends": _is_list(lambda value: is_number(value) and value > 0, MOST_ENDS),
+        "events": _is_list(lambda value: _is_count(value) and value > 0, MOST_ENDS),
+    },
+    ClientExits: {
+        "client": is_word,
+        "events": _is_list(_is_count, MAX_INTERVALS + 1),
+        "censored": _is_list(_is_count, MAX_INTERVALS + 1),
     },
     ColumnDescription: {
         "name": is_word,
@@ -132,7 +168,7 @@ def read_description(body: str) -> TableDescription:
     columns = tuple(_read(ColumnDescription, one) for one in found.columns)
     if len({column.name for column in columns}) < len(columns):
         raise MessageError("a description that names a column twice")
-    return TableDescription(found.label, found.rows, columns)
+    return TableDescription(found.label, found.rows, columns, found.event)
 
 
 def read_findings(body: str, schema: AgreedSchema) -> tuple[Finding, ...]:
@@ -140,7 +176,7 @@ def read_findings(body: str, schema: AgreedSchema) -> tuple[Finding, ...]:
     tree = _parse(body)
     if not isinstance(tree, list) or len(tree) > len(FINDINGS) * MOST_COLUMNS:
         raise MessageError("findings that are no list")
-    known = {schema.label, *(column.name for column in schema.columns)}
+    known = {*schema.labels, *(column.name for column in schema.columns)}
     found = tuple(_read(Finding, one) for one in tree)
     if strange := [one for one in found if one.column not in known and one.kind != "mapping"]:
         raise MessageError(f"a finding about {strange[0].column!r}, which the schema does not name")
@@ -163,6 +199,42 @@ def read_summaries(body: str, schema: AgreedSchema) -> tuple[ColumnSummary, ...]
             one.variance is None
         ):
             raise MessageError(f"a mean or a variance of {column.name!r} without the other, or of a category")
+    return found
+
+
+def read_event_times(body: str, rows: int) -> EventTimes:
+    """A site's events by rounded time, of which there are no more than its training rows."""
+    found = _read(EventTimes, _parse(body))
+    if len(found.ends) != len(found.events) or any(high <= low for low, high in pairwise(found.ends)):
+        raise MessageError("event times whose ends do not rise, or are not as many as the counts")
+    if sum(found.events) > rows:
+        raise MessageError(f"{sum(found.events):,} events of {rows:,} training rows")
+    return found
+
+
+def read_exits(body: str, intervals: int, sizes: Mapping[str, int]) -> dict[str, Ints]:
+    """By client, (2, K + 1) its training samples by the intervals that they complete; those that withhold it are missing.
+
+    Args:
+        body: What the site sent.
+        intervals: Of the grid.
+        sizes: By client of the site, its training samples; 1 where it does not disclose them, and counts a hundred.
+    """
+    tree = _parse(body)
+    if not isinstance(tree, list) or len(tree) > len(sizes):
+        raise MessageError(f"counts that are not of {len(sizes):,} clients")
+    found = dict[str, Ints]()
+    for one in (_read(ClientExits, own) for own in tree):
+        if one.client not in sizes or one.client in found:
+            raise MessageError("counts of another site's client, or of one twice")
+        if not one.events and not one.censored:
+            continue
+        if (len(one.events), len(one.censored)) != (intervals, intervals + 1):
+            raise MessageError(f"counts that are not of {intervals} intervals")
+        most = sizes[one.client] if sizes[one.client] > 1 else HUNDRED
+        if sum(one.events) + sum(one.censored) > most:
+            raise MessageError(f"counts of {sum(one.events) + sum(one.censored):,} samples, where the site's card has {most:,}")
+        found[one.client] = np.array([[*one.events, 0], one.censored], dtype=np.int64)
     return found
 
 

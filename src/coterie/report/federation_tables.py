@@ -324,7 +324,10 @@ def build_survival_table(view: FederationView) -> list[ReportTable]:
         Column("censored", show_amount("censored")),
         *(Column(f"at {grid[j]:g}, %", show_points(f"survival_{grid[j]:g}")) for j in dict.fromkeys((middle, len(grid) - 1))),
     )
-    caption = "Events and censored times of all samples (those beyond the grid are censored at its end), and the Kaplan-Meier estimate."
+    caption = (
+        "Events and censored times of all samples (those beyond the grid are censored at its end), and the Kaplan-Meier estimate; of a "
+        "real federation those of training samples, with rare counts combined."
+    )
     return [ReportTable(view.id("survival-by-client"), caption, pd.DataFrame(counts | shares), columns)]
 
 

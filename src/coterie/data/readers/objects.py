@@ -104,11 +104,13 @@ def federation_from_frame(
     label: Sequence[str] | str = (),
     name: str = "frame",
     groups: str | Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Federation:
     """The clients of a data frame; settings are those of the spec ``csv(...)`` and of the partition ``natural``.
 
     `groups` are the clients' known groups, for the control with the true groups: a column, which is not learned from, or a dictionary.
+    `facts` are added to the provenance before anything is prepared.
     """
     where = f"The frame {name!r}"
     if isinstance(groups, str):
@@ -119,7 +121,9 @@ def federation_from_frame(
     options = TableOptions(label=label if isinstance(label, str) else tuple(label), client=client, **own)
     options.check(where)
     whole = mark_missing(frame.reset_index(drop=True), to_words(options.missing))
-    return _federation_from_table(make_table(whole, where, options), name, "a data frame", {**parts, "groups": groups})
+    table = make_table(whole, where, options)
+    table = replace(table, facts={**table.facts, **(facts or {})})
+    return _federation_from_table(table, name, "a data frame", {**parts, "groups": groups})
 
 
 def federation_from_arrays(

@@ -13,7 +13,7 @@ import numpy as np
 from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Doubles
 from coterie.core.layout import Inputs
-from coterie.core.survival import compute_brier_scores, compute_mean_times, count_concordant_pairs
+from coterie.core.survival import compute_brier_scores, compute_mean_times, count_concordant_pairs, count_events_by_interval
 from coterie.core.tasks import Task
 from coterie.data.column_statistics import Scaling
 from coterie.data.columns import StatedColumn, make_missing_columns_error
@@ -115,12 +115,21 @@ def describe_row_scores(response: Array, true: Array, task: Task) -> tuple[str, 
         right, pairs = count_concordant_pairs(compute_mean_times(response, np.array(task.grid)), true)
         concordance = right / pairs if pairs else nan
         order = f", concordance index {concordance:.3f}" if pairs else ""
-        return f"integrated Brier score {mean:.4g}{order}", {"brier": mean, "concordance": concordance}
+        events, expected = count_events_by_interval(response, scale_targets(true, task)).sum(axis=1).tolist()
+        words = f"integrated Brier score {mean:.4g}{order}, {events:.0f} events where {expected:.1f} are expected"
+        return words, {"brier": mean, "concordance": concordance, "calibration": events / expected if expected > 0 else nan}
     mae, squares = float(values.mean()), float((values**2).mean())
     spread = float(np.var(true))
     r2 = 1 - squares / spread if spread > 0 else nan
     words = f"mean absolute error {mae:.4g}, root mean squared error {squares**0.5:.4g}"
     return words + (f", R2 {r2:.3f} against the mean of these rows" if spread > 0 else ""), {"mae": mae, "rmse": squares**0.5, "r2": r2}
+
+
+def calibrate_intervals(response: Array, true: Array, task: Task) -> list[dict[str, float]]:
+    """Of survival times and predicted curves (m, K): for each interval its ends, the events in it and those that are expected."""
+    counts = count_events_by_interval(np.asarray(response, dtype=np.float64), scale_targets(true, task))
+    edges = zip(task.grid[:-1], task.grid[1:], *counts.tolist(), strict=True)
+    return [{"begin": begin, "end": end, "events": events, "expected": expected} for begin, end, events, expected in edges]
 
 
 def describe_samples(federation: Federation, clients: Sequence[str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpy as np
 from coterie.core.arrays import Array
 from coterie.core.asks import Refusal, RefusedReply
 from coterie.core.replies import assemble
+from coterie.core.tasks import CLASSIFICATION
 from coterie.deploy.messages import LIMIT, AskBatch, Denial, MessageError, RawMessage, get_clients, make_batch, split_by_client, to_message
 from coterie.deploy.server.members import Members
 from coterie.deploy.server.validation import (
@@ -216,10 +217,11 @@ class FederatedEngine(Engine):
         self.site_of = np.array([sites[name] for name in ids], dtype=object)
         self._number = {name: i for i, name in enumerate(ids)}
         self._pending: PendingBatches | None = None
-        self._classes, self._sizes, self._tests = None, None, None
+        self._classes, self._sizes, self._tests, self._task = None, None, None, CLASSIFICATION
         if members is not None:
-            self._classes = len(members.classes)
-            self._tests = np.array([member.actual for member in members.members], dtype=np.int64).reshape(-1, self._classes)
+            self._task = members.learned
+            self._classes = self._task.labels(len(members.classes))
+            self._tests = np.array([member.actual for member in members.members], dtype=np.int64).reshape(-1, len(members.classes))
             self._sizes = np.array([member.train for member in members.members], dtype=np.int64) if counts == "checked" else None
 
     def run(self, asks: Sequence[StampedAsk]) -> list[Any]:
@@ -256,7 +258,7 @@ class FederatedEngine(Engine):
 
     def _most_bytes(self, batch: AskBatch) -> int:
         """The most bytes that the answer to a batch can have."""
-        most = compute_max_bytes(batch, self._classes)
+        most = compute_max_bytes(batch, self._classes, len(self._task.sums))
         return self.limit if most is None else min(most, self.limit)
 
     def _make_batches(self, asks: Sequence[StampedAsk], number: str) -> dict[str, tuple[AskBatch, list[int]]]:
@@ -292,7 +294,7 @@ class FederatedEngine(Engine):
             return
         known = None  # what the cards state of these clients
         if self._classes is not None and self._tests is not None:
-            known = ClientFacts(self._classes, self._tests[numbers], None if self._sizes is None else self._sizes[numbers])
+            known = ClientFacts(self._classes, self._tests[numbers], None if self._sizes is None else self._sizes[numbers], self._task)
         for i, stamped, own in zip(concerned, batch.asks, response.answers, strict=True):
             if isinstance(own, Denial):
                 denied = check_denial(own)

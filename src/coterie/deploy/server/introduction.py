@@ -4,13 +4,14 @@ import json
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
 from coterie._util.errors import UserError
 from coterie._util.json_io import write_json
+from coterie.core.arrays import Ints
 from coterie.data.agreed_schema import read_agreed_schema
 from coterie.data.schema import Schema
 from coterie.deploy.composition import SAME, find_composition
@@ -26,12 +27,13 @@ from coterie.deploy.messages import (
     read_schema,
     to_message,
 )
-from coterie.deploy.orders import LARGEST_ORDER, SHORT_HASH, OrderTerms
+from coterie.deploy.orders import LARGEST_ORDER, SHORT_HASH, STUDY_QUESTIONS, OrderTerms
 from coterie.deploy.server.engine import Carrier, limit_answers
 from coterie.deploy.server.federation import AGREED_FILE, PREPARED_FILE, Claim
 from coterie.deploy.server.members import Members, admit_sites, choose_schema, describe_thin_sites, read_stored_schema
-from coterie.deploy.server.preparation import collect_scaling
+from coterie.deploy.server.preparation import TableQuestions, collect_scaling, list_preparations
 from coterie.deploy.server.runs import APPROVALS_FILE, STATUS_FILE, Order
+from coterie.deploy.server.times import collect_exits, collect_grid, describe_no_events, fit_times
 from coterie.deploy.server.validation import CARD_BYTES, clean_text, read_card
 
 POLL = 2.0  # seconds between questions to sites that have not approved the order
@@ -117,9 +119,12 @@ def introduce_sites(
     pending = PendingApprovals(hello, carrier, order.limit, sites)
     await_approvals(pending, order.minimum, folder, report)
     schema, cards, differing = _agree_on_schema(hello, pending, order, schema_file)
+    exits = dict(before.exits) if before is not None else {}
     if agreed and cards:
-        schema, cards, unprepared = _prepare_together(replace(hello, schema=schema), terms, pending, cards, report)
-        differing |= unprepared
+        prepared = _prepare_together(replace(hello, schema=schema), terms, pending, cards, report)
+        schema, cards = prepared.schema, prepared.cards
+        differing |= prepared.faults
+        exits |= prepared.exits
     members, refused = admit_sites(cards, order.order, before, roster)
     refused = differing | refused
     for sentence in describe_faults(refused):
@@ -132,15 +137,15 @@ def introduce_sites(
         short, faults = f"{len(taken)} sites introduced themselves, {order.minimum} are needed.", describe_faults(pending.faults | refused)
         raise UserError(f"{short} {' '.join(faults)}") if faults else TooFewSitesError(short)
     stated = {site: clean_text(cards[site].version) for site in sorted(taken)}
-    members = replace(members, schema=schema, versions={**(before.versions if before is not None else {}), **stated})
+    members = replace(members, schema=schema, exits=exits, versions={**(before.versions if before is not None else {}), **stated})
     if before is None:
         for sentence in (*describe_thin_sites(members, pending.cards), *_describe_aggregated(cards, taken, terms)):
             report(sentence)
     members.write(path)
     if schema_file is not None and schema:
-        if read_schema(schema).scaling is not None:
+        if (final := read_schema(schema)).scaling is not None or final.times is not None:
             write_json(schema_file.with_name(PREPARED_FILE), {"schema": schema})
-        write_json(schema_file, {"schema": replace(read_schema(schema), agreed=None, scaling=None).to_json()})
+        write_json(schema_file, {"schema": replace(read_schema(schema), agreed=None, scaling=None, times=None).to_json()})
     return members, pending
 
 
@@ -163,34 +168,67 @@ def _read_agreed(schema_file: Path | None, terms: OrderTerms) -> str:
     if path is None or not path.exists():
         return ""
     agreed, prepared = Schema.from_agreed(read_agreed_schema(path)), path.with_name(PREPARED_FILE)
-    if "SummarizeTable" not in terms.facts.asks and prepared.exists():
+    if not set(STUDY_QUESTIONS) <= set(terms.facts.asks) and prepared.exists():
         stored = read_schema(read_stored_schema(prepared))
         if stored.agreed_schema == agreed.agreed_schema:
             return stored.to_json()
     return agreed.to_json()
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """The agreed schema with what all sites are prepared by, the cards of sites that are, and why others are not."""
+
+    schema: str
+    cards: dict[str, SiteCard]
+    faults: dict[str, str] = field(default_factory=dict)
+    exits: Mapping[str, Ints] = field(default_factory=dict)  # of survival times, by client
+
+
 def _prepare_together(
     hello: Hello, terms: OrderTerms, pending: PendingApprovals, cards: dict[str, SiteCard], report: Callable[[str], None]
-) -> tuple[str, dict[str, SiteCard], dict[str, str]]:
-    """The agreed schema with what all sites are prepared by, the cards of sites that are, and why others are not."""
+) -> _Prepared:
+    """Have sites report what all of them are prepared by: sums of columns, and counts of survival times."""
     schema = read_schema(hello.schema)
     agreed = schema.agreed_schema
     assert agreed is not None
-    if not agreed.is_fitted_together:
-        return hello.schema, cards, {}
-    if "SummarizeTable" not in terms.facts.asks:  # such orders go by what the last study was prepared by
-        return hello.schema, cards, {}
-    if "SummarizeTable" not in terms.asks:
+    wanted = list_preparations(agreed)
+    if not wanted or not set(STUDY_QUESTIONS) <= set(terms.facts.asks):  # other orders go by what the last study was prepared by
+        return _Prepared(hello.schema, cards)
+    if not set(wanted) <= set(terms.asks):
         raise UserError(f"{AGREED_FILE} was changed after the order was placed, and sites are now to report sums: order the run again.")
-    scaling, silent = collect_scaling(pending.carrier, terms.run, terms.hash, pending.limit, sorted(cards), agreed)
-    for site, reason in silent.items():
-        report(f"Site {site!r} reports no sums to prepare columns by: {reason.removesuffix('.')}.")
-    made = replace(schema, scaling=scaling.to_dict()).to_json()
-    asked = PendingApprovals(replace(hello, number=secrets.token_hex(16), schema=made), pending.carrier, pending.limit, cards)
+    questions = TableQuestions(pending.carrier, terms.run, terms.hash, pending.limit)
+
+    def mention(silent: Mapping[str, str], what: str) -> None:
+        for site, reason in silent.items():
+            report(f"Site {site!r} reports no {what}: {reason.removesuffix('.')}.")
+
+    if "SummarizeTable" in wanted:
+        scaling, silent = collect_scaling(questions, sorted(cards), agreed)
+        mention(silent, "sums to prepare columns by")
+        schema = replace(schema, scaling=scaling.to_dict())
+    made, exits = _Prepared(hello.schema, cards), dict[str, Ints]()
+    if "CountTimes" in wanted:
+        if not schema.has_grid:
+            grid, silent = collect_grid(questions, schema, cards)
+            mention(silent, "event times to compute a grid by")
+            schema = replace(schema, times={"grid": list(grid)})
+            made = _use_schema(hello, schema, pending, made)
+        exits, silent = collect_exits(questions, schema, made.cards)
+        mention(silent, "counts of its survival times")
+        for sentence in describe_no_events(exits):
+            report(sentence)
+        schema = replace(schema, times=fit_times(exits, schema))
+    return replace(_use_schema(hello, schema, pending, made), exits=exits)
+
+
+def _use_schema(hello: Hello, schema: Schema, pending: PendingApprovals, before: _Prepared) -> _Prepared:
+    """Have sites read their data by a schema."""
+    made = schema.to_json()
+    asked = PendingApprovals(replace(hello, number=secrets.token_hex(16), schema=made), pending.carrier, pending.limit, before.cards)
     asked.ask()
     faults = asked.faults | {site: "it does not have the agreed columns" for site, card in asked.cards.items() if card.schema != made}
-    return made, {site: card for site, card in asked.cards.items() if site not in faults}, faults
+    return _Prepared(made, {site: card for site, card in asked.cards.items() if site not in faults}, before.faults | faults)
 
 
 def await_approvals(

@@ -11,13 +11,16 @@ import pyarrow as pa
 
 from coterie._util.errors import UserError
 from coterie._util.json_io import read_json_object, write_json
+from coterie.core.arrays import Ints
 from coterie.core.roster import Roster
+from coterie.core.tasks import CLASSIFICATION
+from coterie.core.tasks import Task as LearnedTask
 from coterie.data.checks import TINY
 from coterie.data.schema import Schema, SchemaColumn, check_schema
 from coterie.deploy.messages import MessageError, SiteCard, read_schema
 from coterie.deploy.server.federation import Claim
 from coterie.deploy.server.validation import clean_text
-from coterie.evidence.tables import add_class_names
+from coterie.evidence.tables import add_class_names, add_grid, make_exit_columns
 
 MOST_NAMED = 5  # sites or classes that a sentence names
 Task = tuple[tuple[int, ...], tuple[str, ...], bool]  # the shape of a sample, the classes, whether there are validation parts
@@ -45,6 +48,12 @@ class Members:
     claims: Mapping[str, Claim] = field(default_factory=dict)  # by site, the clients and samples that it first claimed
     schema: str = ""  # the columns of all sites, as JSON; empty where samples have no named columns
     versions: Mapping[str, str] = field(default_factory=dict)  # by site, the version of Coterie that it last stated
+    exits: Mapping[str, Ints] = field(default_factory=dict)  # of survival times, by client: (2, K + 1) training samples by interval
+
+    @property
+    def learned(self) -> LearnedTask:
+        """What is predicted."""
+        return read_schema(self.schema).make_task() if self.schema else CLASSIFICATION
 
     @property
     def sites(self) -> dict[str, str]:
@@ -62,17 +71,21 @@ class Members:
         return replace(found, reachable=np.array([member.site in self.here for member in self.members], dtype=np.bool_))
 
     def table(self) -> pa.Table:
-        """As evidence holds a roster."""
+        """As evidence holds a roster. What of survival times models do not change is in every round: here it is not known."""
         counts = np.array([member.actual for member in self.members], dtype=np.int32)
-        roster = pa.table(
-            {
-                "id": pa.array([member.id for member in self.members], pa.string()),
-                "train": np.array([member.train for member in self.members], dtype=np.int32),
-                "group": np.full(len(self.members), -1, dtype=np.int32),
-                **{f"actual_{c}": counts[:, c] for c in range(len(self.classes))},
-            }
-        )
-        return add_class_names(roster, self.classes)
+        common = {
+            "id": pa.array([member.id for member in self.members], pa.string()),
+            "train": np.array([member.train for member in self.members], dtype=np.int32),
+            "group": np.full(len(self.members), -1, dtype=np.int32),
+        }
+        task = self.learned
+        if task.counts_classes:
+            return add_class_names(pa.table(common | {f"actual_{c}": counts[:, c] for c in range(len(self.classes))}), self.classes)
+        nothing = np.zeros((2, len(task.grid)), dtype=np.int64)
+        exits = np.array([self.exits.get(member.id, nothing) for member in self.members])
+        fixed = {name: np.zeros(len(counts)) for name in task.sums if name.startswith("target_")}
+        roster = pa.table(common | {"samples": counts.sum(axis=1).astype(np.int32)} | fixed | make_exit_columns(exits))
+        return add_grid(roster, task.grid)
 
     def write(self, path: Path) -> None:
         """Keep it for the next part of the run."""
@@ -84,6 +97,7 @@ class Members:
             "claims": {site: [claim.clients, claim.samples] for site, claim in self.claims.items()},
             "schema": self.schema,
             "versions": dict(self.versions),
+            "exits": {client: own.tolist() for client, own in self.exits.items()},
         }
         write_json(path, tree)
 
@@ -94,7 +108,8 @@ class Members:
         claims = {site: Claim(clients, samples) for site, (clients, samples) in tree.get("claims", {}).items()}
         task = tuple(tree["input_shape"]), tuple(tree["classes"]), tree["validation"]
         versions = {str(site): str(version) for site, version in tree.get("versions", {}).items()}
-        return cls(members, *task, frozenset(), claims, _parse_stored(tree.get("schema", ""), path), versions)
+        exits = {str(client): np.array(own, dtype=np.int64) for client, own in tree.get("exits", {}).items()}
+        return cls(members, *task, frozenset(), claims, _parse_stored(tree.get("schema", ""), path), versions, exits)
 
 
 def read_stored_schema(path: Path) -> str:

@@ -1,7 +1,9 @@
 """Preparation of a real federation: means and deviations of all sites, from what each reports of its training rows."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -10,21 +12,47 @@ from coterie.data.agreed_schema import AgreedColumn, AgreedSchema
 from coterie.data.column_statistics import Scaling
 from coterie.data.schema import Schema
 from coterie.deploy.messages import PROTOCOL, MessageError, TableAsk, get_version, to_message
+from coterie.deploy.orders import AskName
 from coterie.deploy.server.engine import Carrier, limit_answers
 from coterie.deploy.server.validation import TABLE_BYTES, read_table_reply
 from coterie.deploy.table_answers import ColumnSummary, read_summaries
 
+A = TypeVar("A")
 
-def collect_scaling(
-    carrier: Carrier, run: str, order: str, limit: int, sites: Sequence[str], schema: AgreedSchema
-) -> tuple[Scaling, dict[str, str]]:
+
+@dataclass(frozen=True)
+class TableQuestions:
+    """Asks sites that have approved an order about their tables."""
+
+    carrier: Carrier
+    run: str
+    order: str  # its hash
+    limit: int  # bytes of an answer
+
+    def ask(self, question: str, sites: Sequence[str], read: Callable[[str, str], A]) -> tuple[dict[str, A], dict[str, str]]:
+        """By site its answer, as `read` makes it of the site and the body; and by site why there is none."""
+        asks = {site: TableAsk(PROTOCOL, self.run, secrets.token_hex(16), get_version(), self.order, question=question) for site in sites}
+        limit_answers(self.carrier, dict.fromkeys(sites, min(self.limit, TABLE_BYTES)))
+        response = self.carrier.exchange({site: to_message(ask) for site, ask in asks.items()})
+        found, faults = dict[str, A](), dict[str, str]()
+        for site, data in response.items():
+            try:
+                found[site] = read(site, read_table_reply(data, asks[site], self.limit).body)
+            except MessageError as error:
+                faults[site] = str(error)
+        return found, faults
+
+
+def list_preparations(schema: AgreedSchema) -> tuple[AskName, ...]:
+    """The questions by whose answers the sites of a study with this schema are prepared."""
+    return (*(["SummarizeTable"] if schema.is_fitted_together else []), *(["CountTimes"] if schema.is_survival else []))
+
+
+def collect_scaling(questions: TableQuestions, sites: Sequence[str], schema: AgreedSchema) -> tuple[Scaling, dict[str, str]]:
     """Ask sites that have approved an order for the sums of their training rows.
 
     Args:
-        carrier: What takes messages to sites.
-        run: The run's name.
-        order: The hash of the approved order.
-        limit: The most bytes of an answer.
+        questions: How they are asked.
         sites: Those that take part.
         schema: The columns.
 
@@ -34,15 +62,7 @@ def collect_scaling(
     Raises:
         UserError: No site reported anything.
     """
-    asks = {site: TableAsk(PROTOCOL, run, secrets.token_hex(16), get_version(), order) for site in sites}
-    limit_answers(carrier, dict.fromkeys(sites, min(limit, TABLE_BYTES)))
-    response = carrier.exchange({site: to_message(ask) for site, ask in asks.items()})
-    found, faults = dict[str, tuple[ColumnSummary, ...]](), dict[str, str]()
-    for site, data in response.items():
-        try:
-            found[site] = read_summaries(read_table_reply(data, asks[site], limit).body, schema)
-        except MessageError as error:
-            faults[site] = str(error)
+    found, faults = questions.ask("SummarizeTable", sites, lambda site, body: read_summaries(body, schema))
     if not found:
         raise UserError(
             "No site reports the sums by which all are to be prepared: ask the sites to allow SummarizeTable in their policy.toml, or set "

@@ -3,12 +3,13 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from statistics import median
 
 from coterie._util.errors import UserError
 from coterie.data.agreed_schema import MOST_COLUMNS, MOST_WORDS, AgreedColumn, AgreedSchema, SchemaNotes
+from coterie.data.labels import INTERVALS
 from coterie.data.site_table import UNIT_RATIO
 from coterie.deploy.table_answers import ColumnDescription, TableDescription
 
@@ -39,10 +40,10 @@ def propose_schema(described: Mapping[str, TableDescription]) -> tuple[AgreedSch
         The schema, and comments on where sites differ.
 
     Raises:
-        UserError: The sites share no column, or no label with two classes.
+        UserError: The sites share no column, or no label with two classes or a time and an event.
     """
-    label, classes = _propose_label(described)
-    groups = _group_columns({site: [c for c in own.columns if c.name != own.label] for site, own in described.items()})
+    label, head = _propose_label(described)
+    groups = _group_columns({site: [c for c in own.columns if c.name not in (own.label, own.event)] for site, own in described.items()})
     columns, notes, left_out = list[AgreedColumn](), dict[str, list[str]](), list[str]()
     for group in groups:
         if 2 * len(group.sites) <= len(described) and len(described) > 1:
@@ -55,21 +56,51 @@ def propose_schema(described: Mapping[str, TableDescription]) -> tuple[AgreedSch
     if not columns:
         raise UserError("No column is at more than half of the sites: write schema.toml by hand, with synonyms.")
     marks = sorted({mark for own in described.values() for column in own.columns for mark in column.marks})
-    schema = AgreedSchema(label, classes, tuple(columns[:MOST_COLUMNS]), tuple(marks[:MOST_WORDS]))
-    return AgreedSchema.from_dict(schema.to_dict(), "The proposal"), SchemaNotes((*HEAD, *left_out), notes)
+    schema = replace(label, columns=tuple(columns[:MOST_COLUMNS]), missing=tuple(marks[:MOST_WORDS]))
+    return AgreedSchema.from_dict(schema.to_dict(), "The proposal"), SchemaNotes((*HEAD, *head, *left_out), notes)
 
 
-def _propose_label(described: Mapping[str, TableDescription]) -> tuple[str, tuple[str, ...]]:
+def _propose_label(described: Mapping[str, TableDescription]) -> tuple[AgreedSchema, list[str]]:
+    """A schema without columns, and comments on its label."""
     named = {site: own.label for site, own in described.items() if own.label}
     if not named:
         raise UserError("No site names its label: join with a label, such as csv(FILE,label=COLUMN).")
+    label = Counter(named.values()).most_common(1)[0][0]
+    timed = {site: own for site, own in described.items() if own.event}
+    if timed:
+        if others := sorted(set(named) - set(timed)):
+            raise UserError(
+                f"{', '.join(sorted(timed))} have survival times, {', '.join(others)} another label: join there with time= and event=, too."
+            )
+        return _propose_times(label, timed)
     words = Counter[str]()
-    for site, label in named.items():
-        words.update({word for column in described[site].columns if column.name == label for word, _ in column.words})
+    for site, own in named.items():
+        words.update({word for column in described[site].columns if column.name == own for word, _ in column.words})
     classes = _merge_words(words)
     if len(classes) < 2:
         raise UserError("The sites report fewer than two classes of their label with enough rows: write schema.toml by hand.")
-    return Counter(named.values()).most_common(1)[0][0], classes
+    return AgreedSchema(label, classes, ()), []
+
+
+def _propose_times(label: str, timed: Mapping[str, TableDescription]) -> tuple[AgreedSchema, list[str]]:
+    columns = {site: column for site, own in timed.items() for column in own.columns if column.name == own.label}
+    typical, _, notes = _find_typical(columns)
+    names = {name for own in timed.values() for name in (own.label, own.event)}
+    event = Counter(own.event for own in timed.values()).most_common(1)[0][0]
+    if len(names) > 2:
+        notes.append(f"Sites call the time and the event {', '.join(sorted(names))}; each reads its own columns.")
+    notes.append("Survival times: state the ends of the intervals in 'grid' in place of 'intervals', and no event times leave the sites.")
+    return AgreedSchema(label, (), (), event=event, intervals=INTERVALS, typical=typical), notes
+
+
+def _find_typical(columns: Mapping[str, ColumnDescription]) -> tuple[float | None, list[str], list[str]]:
+    """What is usual among the middle values of sites, the sites where it looks like other units, and a comment on each."""
+    middles = {site: own.middle for site, own in columns.items() if own.middle is not None}
+    if not middles:
+        return None, [], []
+    typical = median(middles.values()) if len(middles) != 2 else min(middles.values(), key=abs)
+    odd = [site for site, own in middles.items() if typical and own / typical > 0 and not 1 / UNIT_RATIO < own / typical < UNIT_RATIO]
+    return typical, odd, [f"At {site} the middle value is {middles[site]:g}, elsewhere about {typical:g}: other units?" for site in odd]
 
 
 def _group_columns(columns: Mapping[str, Sequence[ColumnDescription]]) -> list[_Found]:
@@ -111,12 +142,10 @@ def _propose_column(group: _Found, sites: int) -> tuple[AgreedColumn, list[str]]
         notes += [f"Only at {site}: {word!r}." for site, own in same.items() for word, _ in own.words if words[word] == 1 and len(same) > 1]
         categories = _merge_words(words)
         return (AgreedColumn(group.name, "category", categories=categories, **common), notes) if categories else None  # type: ignore[arg-type]
-    middles = {site: own.middle for site, own in same.items() if own.middle is not None}
-    if not middles:
+    typical, odd, remarks = _find_typical(same)
+    notes += remarks
+    if typical is None:
         return AgreedColumn(group.name, **common), notes  # type: ignore[arg-type]
-    typical = median(middles.values()) if len(middles) != 2 else min(middles.values(), key=abs)
-    odd = [site for site, own in middles.items() if typical and own / typical > 0 and not 1 / UNIT_RATIO < own / typical < UNIT_RATIO]
-    notes += [f"At {site} the middle value is {middles[site]:g}, elsewhere about {typical:g}: other units?" for site in odd]
     kept = [own for site, own in same.items() if site not in odd and own.low is not None and own.high is not None]
     bounds = _widen(min(float(own.low or 0.0) for own in kept), max(float(own.high or 0.0) for own in kept)) if kept else None
     return AgreedColumn(group.name, bounds=bounds, typical=typical, **common), notes  # type: ignore[arg-type]

@@ -119,7 +119,7 @@ def make_problem(members: Members, model: str) -> Problem:
     """What the server knows of what is learned."""
     roster = replace(members.roster(), sites=tuple(member.site for member in members.members))
     spec = ModelSpec(model, members.input_shape, len(members.classes), build_model)
-    return Problem(spec, lambda round_: roster, validation=members.validation)
+    return Problem(spec, lambda round_: roster, validation=members.validation, task=members.learned)
 
 
 def make_deliveries(
@@ -166,6 +166,7 @@ def _keep_served_models(study: Study, lane: Lane, serving: Serving, names: Seque
         clients={ids[int(client)]: int(row) for client, row in zip(serving.clients, serving.rows, strict=True)},
         combiner=serving.combiner,
         features=schema.features or None if schema is not None and own else None,
+        task=members.learned,
     )
     target = folder / make_folder_name(lane.label)
     shutil.rmtree(target, ignore_errors=True)
@@ -205,6 +206,8 @@ def run_order(
 def _run_inspection(job: Job) -> bool:
     order, terms = job.order, job.order.terms()
     members, _ = job.introduce(terms)
+    if not members.learned.counts_classes:
+        raise UserError(f"The sites have a {members.learned}: an inspection is for classes; simulate it with 'coterie inspect'.")
     carrier = _MembersCarrier(job.carrier, members.here)
     write_inspection(InspectOrder.read(order.settings), members, carrier, order.run, job.folder, terms.hash)
     return True

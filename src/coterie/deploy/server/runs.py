@@ -91,7 +91,7 @@ class Journal(Callback):
         details: dict[str, Any] = {"method": lane.label, "seed": lane.seed, "round": record.round_, "absent": len(record.absences)}
         details["steps"] = record.cost.steps
         if (score := record.score(lane.problem.task)) is not None:
-            details["accuracy"] = score  # real federations have classes only
+            details["accuracy"] = score  # of survival times the index of prediction accuracy
         self.append("round", details)
 
 
@@ -134,12 +134,13 @@ class Order:
     operator: str = ""  # whose order it is; sites are shown it, and the purpose
     purpose: str = ""
     start: str = ""  # of a study that continues from a bundle: its hash
-    prepares: bool = False  # whether the sites of a study report sums first, by which all are prepared
+    prepares: tuple[str, ...] = ()  # the questions that the sites of a study answer first, by which all are prepared
 
     @classmethod
     def read(cls, tree: Mapping[str, Any]) -> "Order":
         """From what a file or a job holds."""
-        made = cls(**{**tree, "order": tuple(tree.get("order", ())), "trusted": tuple(tree.get("trusted", ()))})
+        listed = {name: tuple(tree.get(name) or ()) for name in ("order", "trusted", "prepares")}
+        made = cls(**{**tree, **listed})
         if made.kind not in KINDS_OF_ORDER:
             raise UserError(f"An order cannot be of kind {escape_text(str(made.kind), 100)!r}: use {', '.join(KINDS_OF_ORDER)}.")
         if not is_name(made.run):  # it is a folder's
@@ -158,7 +159,7 @@ def _state_study(order: Order, methods: Sequence[Any] | None) -> dict[str, Any]:
     seeds = [derive_seed(draw, seed) if settings.own_seeds else seed for draw in settings.draws for seed in settings.seeds]
     common = {"data": settings.data, "model": settings.model, "seeds": tuple(dict.fromkeys(seeds)), "methods": settings.methods}
     plan = to_json_value(settings.as_json()["plan"])
-    asks = (*find_asks(made, "Evaluate"), *(["SummarizeTable"] if order.prepares else []))
+    asks = (*find_asks(made, "Evaluate"), *order.prepares)
     return {**common, "asks": asks, "plan": plan | ({"start": order.start} if order.start else {})}
 
 

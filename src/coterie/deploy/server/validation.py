@@ -7,10 +7,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from coterie.core.arrays import Array, Ints, find_positions
+from coterie.core.arrays import Array, Doubles, Ints, find_positions
 from coterie.core.asks import Ask, Errors, Evaluate, Evaluated, Gradients, LossTable, Refusal, Reply, Train, Trained
 from coterie.core.descriptions import Described, Subspaces
 from coterie.core.local import MODEL
+from coterie.core.survival import LEAST_KNOWN
+from coterie.core.tasks import CLASSIFICATION, Task
 from coterie.deploy.messages import (
     AskBatch,
     Delivery,
@@ -59,6 +61,7 @@ class ClientFacts:
     classes: int  # columns of an evaluation
     tests: Ints  # (n, C) test samples by class; zeros where the site does not disclose them
     sizes: Ints | None = None  # (n,) training samples; None where those of a reply are believed
+    task: Task = CLASSIFICATION
 
 
 @dataclass(frozen=True)
@@ -203,11 +206,42 @@ def _fits_tests(value: Ints, reply: Evaluated, asked: ReplyContext) -> bool:
     if asked.known is None or asked.part != "test" or getattr(asked.ask, "share", None) is not None:
         return True
     card = asked.known.tests[reply.clients]
+    if not asked.known.task.counts_classes:  # whose samples are among its sums
+        return True
     one_class = np.zeros_like(value)
     one_class[:, 0] = 1
     total = card.sum(axis=1, keepdims=True)
     ways = (value == card, value == one_class * total, value == one_class * HUNDRED * (total > 0))
     return bool(np.any([way.all(axis=1) for way in ways] + [total[:, 0] == 0], axis=0).all())
+
+
+def _has_sums(value: Doubles, reply: Evaluated, asked: ReplyContext) -> bool:
+    """Whether what a task sums up can be right: of survival times no more pairs, events and errors than so many samples can have."""
+    if asked.known is None:
+        return True
+    task = asked.known.task
+    if value.shape != (len(reply), len(task.sums)) or not bool(np.isfinite(value).all() and (value >= 0).all()):
+        return False
+    if task.name != "survival":
+        return True
+    samples, brier, concordant, expected, usual, pairs, events = value.T
+    bounds = (
+        (samples, float(MOST)),
+        (np.maximum(brier, usual), samples / LEAST_KNOWN),
+        (events, samples),
+        (expected, samples * (len(task.grid) - 1)),
+        (pairs, samples * (samples - 1) / 2),
+        (concordant, pairs),
+    )
+    return all(bool((own <= most * (1 + 1e-9)).all()) for own, most in bounds)
+
+
+def _fits_sampled(value: Doubles, reply: Evaluated, asked: ReplyContext) -> bool:
+    """Among sums, the test samples of the card, or the hundred of a site that does not disclose how many there are."""
+    if asked.known is None or not value.shape[1] or asked.part != "test" or getattr(asked.ask, "share", None) is not None:
+        return True
+    total = asked.known.tests[reply.clients].sum(axis=1)
+    return bool(((value[:, 0] == total) | (total == 0)).all())
 
 
 def _are_directions(value: Any, *_: Any) -> bool:
@@ -249,7 +283,10 @@ REPLIES: Mapping[type[Reply], Rules] = {
         ),
         "loss": (AT_LEAST_ZERO,),  # no number where there are no samples, or where the model has run away
         "auroc": (Rule("from 0 to 1, or no number", lambda value, *_: not ((value < 0) | (value > 1)).any()),),
-        "sums": (Rule("empty for a classification", lambda value, _, asked: asked.known is None or not value.shape[1]),),
+        "sums": (
+            Rule("finite, not below zero, and no more than so many samples can have", _has_sums),
+            Rule("of the test samples that the site's card names", _fits_sampled, Refusal.MISCOUNTED),
+        ),
         "answers": (Rule("left out", lambda value, *_: value is None),),
     },
 }
@@ -346,8 +383,8 @@ def _read_message(data: RawMessage, kind: type[T], limit: int) -> T:
         raise MessageError(clean_text(f"no message that can be read ({type(error).__name__})")) from error
 
 
-def compute_max_bytes(batch: AskBatch, classes: int | None) -> int | None:
-    """The most bytes of an honest answer to a batch; None where the number of classes is not known and matters."""
+def compute_max_bytes(batch: AskBatch, classes: int | None, sums: int = 0) -> int | None:
+    """The most bytes of an honest answer to a batch; None where the number of classes is not known and matters. `sums` are the task's."""
     total = BASE_BYTES + CHARACTER_BYTES * sum(len(name) + 4 for name in batch.ids)
     for stamped in batch.asks:
         ask: Any = stamped.ask
@@ -356,7 +393,7 @@ def compute_max_bytes(batch: AskBatch, classes: int | None) -> int | None:
         shapes = ask.row_shapes()
         row = 8
         for name, details in ask.reply.columns().items():
-            shape = shapes.get(name, () if not details["axes"] else (0,) if name == "sums" else (classes,) * details["axes"])
+            shape = shapes.get(name, () if not details["axes"] else (sums,) if name == "sums" else (classes,) * details["axes"])
             row += np.dtype(details["dtype"]).itemsize * prod(shape)
         total += ASK_BYTES + row * len(get_clients(ask))
     return total

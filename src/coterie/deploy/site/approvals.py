@@ -18,7 +18,7 @@ from coterie._util.errors import UserError
 from coterie._util.files import lock_file, write_atomic
 from coterie._util.json_io import read_json_object
 from coterie.deploy.files import escape_text, get_kit_files, shorten_text
-from coterie.deploy.orders import ASKS, LONGEST_NOTE, SHORT_HASH, OrderError, OrderTerms, hash_order
+from coterie.deploy.orders import ASKS, LONGEST_NOTE, SHORT_HASH, STUDY_QUESTIONS, OrderError, OrderTerms, hash_order
 from coterie.deploy.site.audit import Audit
 from coterie.deploy.site.explain import describe_order
 from coterie.deploy.site.policy import ClipNoise, DpSgd, NoPrivacy, read_policy
@@ -174,7 +174,7 @@ def estimate_epsilon(
     if isinstance(privacy, NoPrivacy):
         return None
     passes = max(terms.rounds, 1) * len(terms.methods) * len(terms.seeds)
-    statistics = int("SummarizeTable" in terms.asks)
+    statistics = sum(question in terms.asks for question in STUDY_QUESTIONS)
 
     def planned(samples: int) -> list[Charge]:
         if isinstance(privacy, ClipNoise):

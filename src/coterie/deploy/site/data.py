@@ -29,6 +29,10 @@ MOST_SHOWN = 8  # clients that a line names
 T = TypeVar("T")
 
 
+class TaskError(UserError):
+    """About what is predicted, which the server may know."""
+
+
 def load_site_data(
     spec: str, clients: Sequence[str] | None = None, *, data_seed: int = 0, data_dir: Path | None = None, site: str | None = None
 ) -> Federation:
@@ -37,10 +41,10 @@ def load_site_data(
     if whole.inputs is not None:
         raise UserError(f"The samples of {spec!r} have several inputs, which real federations do not carry yet: give one array.")
     if not whole.task.counts_classes:
-        raise UserError(
-            f"The data {spec!r} are a {whole.task}: real federations carry classifications so far, as no policy states yet what sites "
-            "may disclose of other labels; simulate it with 'coterie compare'."
-        )
+        remedy = "simulate it with 'coterie compare'."
+        if whole.task.name == "survival":
+            remedy = "agree on a schema with the other sites, 'coterie federation schema', whose grid they share."
+        raise TaskError(f"The site's label makes it a {whole.task}, which sites do not train by their own description: {remedy}")
     return whole if clients is None else select_clients(whole, _check_clients(clients, whole))
 
 
@@ -189,6 +193,8 @@ class DataError(UserError):
 def _reading_data() -> Iterator[None]:
     try:
         yield
+    except TaskError:
+        raise
     except UserError as error:
         raise DataError(str(error)) from error
 
@@ -223,7 +229,7 @@ class SiteData:
             return {}
         try:
             counts = _count_training(self._loaded)
-        except DataError:
+        except (DataError, TaskError):
             counts = dict(Counter(self._table.clients or ()))
         return plan_merges(counts, self.merge_below)
 
@@ -259,7 +265,8 @@ class SiteData:
             return self.federation
         if (agreed := schema.agreed_schema) is None:
             return conform_federation(self.federation, schema, where="The site")
-        made = load_conformed(self.table, agreed, self.mapping, self.site, self.settings.data_seed)
+        times = schema.make_task() if agreed.is_survival else None
+        made = load_conformed(self.table, agreed, self.mapping, self.site, self.settings.data_seed, times)
         if self.settings.clients is not None:
             made = select_clients(made, self.settings.clients)
         if schema.scaling is not None:

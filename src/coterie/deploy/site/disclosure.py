@@ -1,4 +1,4 @@
-"""Disclosure control: rounding and withholding of sample counts, steps, losses, errors and evaluation counts in replies."""
+"""Disclosure control: rounding and withholding of sample counts, steps, losses, errors, evaluation counts and sums in replies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +12,8 @@ from coterie.core.arrays import Doubles, Ints
 from coterie.core.asks import Ask, Errors, Evaluate, Evaluated, Gradients, LossTable, Reply, Trained
 from coterie.core.descriptions import Described, Subspaces
 from coterie.core.serving import COMBINED
+from coterie.core.survival import BRIER_LIMIT, EVENTS_LIMIT, LEAST_KNOWN
+from coterie.core.tasks import CLASSIFICATION, Task
 from coterie.deploy.site.policy import Policy
 
 HUNDRED = 100  # samples that a client claims where their number is withheld
@@ -52,8 +54,9 @@ class RoundingContext:
 class Discloser:
     """Rounds and withholds by a policy; `secret` is the site's."""
 
-    def __init__(self, policy: Policy, secret: str, classes: int) -> None:
+    def __init__(self, policy: Policy, secret: str, classes: int, task: Task = CLASSIFICATION) -> None:
         self.policy, self.secret, self.limit, self.classes = policy, bytes.fromhex(secret), compute_loss_limit(classes), classes
+        self.task = task
 
     @property
     def rounds(self) -> bool:
@@ -66,10 +69,10 @@ class Discloser:
         elif isinstance(reply, LossTable) and self.rounds and not noised:
             reply = replace(reply, losses=self._rounded(reply.losses, self.limit, question))
         elif isinstance(reply, Errors) and self.rounds and not noised:
-            worst = float((self.classes - 1) ** 2)
+            worst = (float((self.classes - 1) ** 2), 1.0) if self.task.counts_classes else (1 / LEAST_KNOWN,) * 2
             labels, chances = (
                 self._rounded(values**2, most, question, name)
-                for values, most, name in ((reply.labels, worst, "l"), (reply.probabilities, 1.0, "p"))
+                for values, most, name in ((reply.labels, worst[0], "l"), (reply.probabilities, worst[1], "p"))
             )
             reply = replace(reply, labels=np.sqrt(labels), probabilities=np.sqrt(chances))
         elif isinstance(reply, Gradients) and self.rounds and not noised and reply.losses.any():  # zeros beside a sketch disclose nothing
@@ -146,6 +149,8 @@ class Discloser:
     def _evaluated(self, reply: Evaluated, part: str, question: RoundingContext) -> Evaluated:
         """Classes of training parts leave only where asks about them are answered anyway."""
         details = self.policy.discloses_classes and (part != "train" or self.policy.label_shares)
+        if not self.task.counts_classes:
+            return self._evaluated_times(reply, part, question, details=details)
         if not self.rounds:
             reply = reply if details else merge_classes(reply)
             return reply if self.policy.discloses_sizes else scale_to_hundred(reply)
@@ -170,6 +175,48 @@ class Discloser:
                 step = round_up_step(self.policy.rounding / fewest)
                 auroc[i] = min(1.0, round_randomly(auroc[i], step, self._chance(question, i, question.models[i][0], "auroc")))
         return replace(reply, loss=losses, auroc=auroc, **counts)
+
+    def _evaluated_times(self, reply: Evaluated, part: str, question: RoundingContext, *, details: bool) -> Evaluated:
+        """Of survival times: means over samples and shares of pairs, rounded to what so many samples can change, times the samples and
+        pairs that are disclosed. How many events there are is withheld as counts by class are."""
+        sums = reply.sums.copy()
+        for i in np.flatnonzero(sums[:, 0] > 0).tolist():
+            sums[i] = self._round_times(sums[i], part, question, i)
+            if not details:
+                sums[i, [3, 6]] = 0.0
+        if not self.rounds:
+            return replace(reply, sums=sums)
+        losses = self._rounded(np.minimum(reply.loss, self.limit)[:, None], self.limit, question, "loss")[:, 0]
+        return replace(reply, loss=losses, sums=sums)
+
+    def _round_times(self, row: Doubles, part: str, question: RoundingContext, i: int) -> Doubles:
+        """The sums of one client, in the order of `core.tasks.SUMS`."""
+        n, brier, concordant, expected, usual, pairs, events = row.tolist()
+        means = [brier / n, expected / n, usual / n, events / n]
+        share, shown = (concordant / pairs if pairs else 0.0), n
+        if self.rounds:
+            model, data = question.models[i][0], replace(question, about=f"{part} times")
+            limits = (BRIER_LIMIT, EVENTS_LIMIT, BRIER_LIMIT, 1.0)
+            # what no model changes is rounded alike for all of them
+            chances = [self._chance(question, i, model, name) for name in ("brier", "expected")]
+            chances += [self._chance(data, i, b"", name) for name in ("usual", "events")]
+            steps = [self._step(most, int(n)) for most in limits]
+            means = [
+                round_randomly(min(mean, most), step, chance)
+                for mean, most, step, chance in zip(means, limits, steps, chances, strict=True)
+            ]
+            means[3] = min(means[3], 1.0)
+            touched = self.policy.rounding * (n - 1)  # pairs that so many samples are in
+            if pairs:
+                step = round_up_step(min(touched / pairs, 1.0))
+                share = min(round_randomly(share, step, self._chance(question, i, model, "pairs")), 1.0)
+                pairs = round_randomly(pairs, touched, self._chance(data, i, b"", "pairs")) or touched
+            shown = float(self._totals(np.array([int(n)]), question.data[i], part).sum())
+            pairs = min(pairs, shown * (shown - 1) / 2)
+        if not self.policy.discloses_sizes:
+            shown, pairs = float(HUNDRED), float(HUNDRED) if pairs else 0.0
+        brier, expected, usual, events = (shown * mean for mean in means)
+        return np.array([shown, brier, share * pairs, expected, usual, pairs, events])
 
     def _count(self, counts: dict[str, Any], i: int, row: list[Ints], chance: float, data: str, part: str, *, details: bool) -> None:
         """Counts of one client in multiples of what is rounded to. They fit each other: no more hits than samples or predictions of a

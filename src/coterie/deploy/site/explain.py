@@ -94,6 +94,10 @@ def describe_disclosure(name: AskName, policy: Policy, numbers: str) -> Iterator
             noise = "" if isinstance(policy.privacy, NoPrivacy) else ", noised and charged"
             yield f"Leaves: of each column of the agreed schema counts, mean, variance, histogram and gaps{noise}."
             yield f"Nothing of columns, words or bins with fewer than {policy.minimum_samples} rows."
+        case "CountTimes":
+            noise = "" if isinstance(policy.privacy, NoPrivacy) else ", noised and charged"
+            yield f"Leaves: of survival times, each client's training samples by interval, with and without the event{noise}."
+            yield f"A count below {policy.minimum_samples} is combined with the interval beside it; one grid a run."
         case "Evaluate":
             details = "right answers, predictions and samples by class" if policy.discloses_classes else "accuracy"
             exact = "" if policy.discloses_sizes else " in hundredths"

@@ -90,6 +90,7 @@ class Book:
     models: dict[str, int] = field(default_factory=dict)  # on which a client was evaluated in all runs, by the same names
     runs: dict[str, dict[str, int]] = field(default_factory=dict)  # by run: the asks under "", and the models by client
     sketches: dict[str, int] = field(default_factory=dict)  # by projection, the longest sketch that was shown
+    grids: dict[str, str] = field(default_factory=dict)  # by run, a hash of the intervals in which survival times were counted
 
     def charge(
         self, costs: Mapping[str, Charge], privacy: NoPrivacy | ClipNoise | DpSgd, data: Mapping[str, str] | None = None

@@ -88,6 +88,8 @@ def find_denials(policy: "Policy", stamped: "StampedAsk", world: "World") -> Ite
     share = getattr(ask, "share", None)
     if share is not None and share.label is not None and not policy.label_shares:
         yield f"{kind} about one class is not answered: the site's policy keeps label counts ('label_shares' is false)."
+    if not world.federation.task.counts_classes and ((share is not None and share.label is not None) or getattr(ask, "classes", False)):
+        yield f"{kind} about classes is not answered: the site has a {world.federation.task}."
     if isinstance(ask, Train) and ask.local.rule is not None and get_rule_name(ask.local.rule) not in policy.rules:
         allowed = ", ".join(policy.rules) or "none"
         yield f"The local rule {get_rule_name(ask.local.rule)!r} may not run here: the site's policy names {allowed}."
@@ -105,7 +107,7 @@ def find_denials(policy: "Policy", stamped: "StampedAsk", world: "World") -> Ite
     if isinstance(policy.privacy, DpSgd):
         yield from _find_privacy_denials(ask)
     if policy.protects_tests and isinstance(ask, Evaluate) and not world.federation.task.counts_classes:
-        yield f"Evaluate of a {world.federation.task} is not answered under a privacy mechanism: its errors have no bound."
+        yield f"Evaluate of a {world.federation.task} is not answered under a privacy mechanism: no noise hides a sample in its sums."
 
 
 def _find_misfits(stamped: "StampedAsk", world: "World") -> Iterator[str]:

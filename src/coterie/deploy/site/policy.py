@@ -332,8 +332,9 @@ DEFAULT_POLICY = """\
 # "Describe" lets means and deviations of the features before a model's last layer out; of a softmax regression these are the samples' own.
 # "AskSubspaces" lets the main directions of the samples out: of images these are images.
 # "DescribeTable" lets names, types, frequent words and rounded ranges of a table's columns out, "CheckTable" how many rows do not fit the
-# schema that the sites agree on, "SummarizeTable" means, variances and histograms: nothing of fewer rows than minimum_samples.
-asks = ["Train", "Gradient", "Losses", "AskErrors", "Evaluate", "DescribeTable", "CheckTable", "SummarizeTable"]
+# schema that the sites agree on, "SummarizeTable" means, variances and histograms, "CountTimes" counts of survival times by
+# interval: nothing of fewer rows than minimum_samples.
+asks = ["Train", "Gradient", "Losses", "AskErrors", "Evaluate", "DescribeTable", "CheckTable", "SummarizeTable", "CountTimes"]
 
 # How many directions such sketches may show, in all runs together, and never more than half of the model's. Asked again with the same
 # projection they show nothing new; a server that may ask with ever new ones could put the whole together.

@@ -326,7 +326,7 @@ def _has_correct_gradients(space: Workspace, samples: int = 4) -> bool:
     drawn = torch.randn(shape, dtype=x.dtype) if x.is_floating_point() else torch.randint(0, max(1, int(x.max())), shape, dtype=x.dtype)
     drawn = drawn.to(space.device)
     weights, before = [w for w in module.parameters() if w.requires_grad], [b.clone() for b in module.buffers()]
-    labels = torch.zeros(samples, dtype=space.y.dtype, device=space.device)
+    labels = torch.zeros((samples, *space.y.shape[1:]), dtype=space.y.dtype, device=space.device)
     together = _compute_gradient(space, weights, drawn, labels)
     alone = [_compute_gradient(space, weights, drawn[i : i + 1], labels[i : i + 1]) for i in range(samples)]
     same = all(torch.allclose(g[i : i + 1], alone[i][j], rtol=1e-3, atol=1e-5) for j, g in enumerate(together) for i in range(samples))

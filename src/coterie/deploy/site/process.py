@@ -45,7 +45,7 @@ from coterie.deploy.messages import (
     replace_clients,
     to_message,
 )
-from coterie.deploy.orders import SHORT_HASH, OrderError, OrderTerms
+from coterie.deploy.orders import SHORT_HASH, STUDY_QUESTIONS, OrderError, OrderTerms
 from coterie.deploy.site.aggregation import deny_methods, spread_delivery
 from coterie.deploy.site.approvals import Approvals, OrderRecord, estimate_epsilon
 from coterie.deploy.site.audit import Audit
@@ -104,11 +104,13 @@ def _renumber_reply(reply: Reply, back: dict[int, int]) -> Reply:
 
 
 def make_site_card(hello: Hello, world: World) -> SiteCard:
-    """The site's card before disclosure control; where the hello names a schema, the world is in its form already."""
+    """The site's card before disclosure control; where the hello names a schema, the world is in its form already. Test samples of survival
+    times have no classes: all stand in the first place."""
     federation = world.federation
     owners = np.repeat(np.arange(len(federation)), federation.test.sizes)
     classes = len(federation.classes)
-    actual = np.bincount(owners * classes + federation.y[federation.test.indices], minlength=len(federation) * classes)
+    numbers = federation.y[federation.test.indices] if federation.task.counts_classes else 0
+    actual = np.bincount(owners * classes + numbers, minlength=len(federation) * classes)
     return SiteCard(
         PROTOCOL,
         hello.run,
@@ -292,9 +294,9 @@ class Site:
                 return self._reply_unapproved(ask, terms, record, None)
         else:
             terms = self._require_order(ask.run, ask.order)
-            if "SummarizeTable" not in terms.asks or self.world is None:
+            if ask.question not in STUDY_QUESTIONS or ask.question not in terms.asks or self.world is None:
                 raise MessageError("a question about the table that the approved order does not name")
-        question = "SummarizeTable" if terms.facts.has_model else terms.asks[0]
+        question = ask.question if terms.facts.has_model else terms.asks[0]
         try:
             body, details = self._tables(terms).report(question, terms, self.world.federation if self.world is not None else None)
         except UserError as error:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie._util.errors import UserError
+from coterie._util.files import hash_text
 from coterie.core.arrays import Doubles
 from coterie.data.agreed_schema import AgreedColumn, AgreedSchema, is_word
 from coterie.data.columns import FEW_NAMES, MAX_CATEGORIES, NAMES, format_cell, is_missing
@@ -30,6 +31,7 @@ from coterie.deploy.site.ledger import Book, Charge, Ledger
 from coterie.deploy.site.permission import deny_ask
 from coterie.deploy.site.policy import ClipNoise, DpSgd, NoPrivacy, Policy
 from coterie.deploy.site.privacy import draw_secure_normals
+from coterie.deploy.site.times import TimeDiscloser
 from coterie.deploy.table_answers import BINS, ColumnDescription, ColumnSummary, TableDescription, format_answer
 
 if TYPE_CHECKING:
@@ -64,12 +66,14 @@ class TableDiscloser:
 
     def describe(self, raw: RawTable) -> TableDescription:
         """All columns: the label first, then those to learn from."""
-        label = raw.options.labels[0] if raw.options.labels else ""
-        names = [*([label] if label else []), *raw.features]
+        labels = list(raw.options.labels[: 2 if raw.options.is_survival else 1])
+        label, event = (*labels, "", "")[:2]
+        names = [*labels, *raw.features]
         if strange := [name for name in names if not is_word(name)]:
             raise UserError(f"The column {strange[0][:40]!r} has a name that cannot be sent: rename it, or leave it out with drop=.")
         rows = None if self.is_private else self.count(len(raw.frame), "rows")
-        return TableDescription(label, rows, tuple(self._describe_column(raw, name, is_label=name == label) for name in names))
+        words = event or label  # a time is a number
+        return TableDescription(label, rows, tuple(self._describe_column(raw, name, is_label=name == words) for name in names), event)
 
     def _describe_column(self, raw: RawTable, name: str, *, is_label: bool) -> ColumnDescription:
         cells = raw.frame[name].tolist()
@@ -292,6 +296,8 @@ class TableReporter:
         if question == "DescribeTable":
             made = discloser.describe(self.data.table)
             return format_answer(made), {"columns": [column.name for column in made.columns]}
+        if question == "CountTimes":
+            return self._count_times(world, terms.run, discloser)
         if terms.facts.has_model:
             schema = None if world is None else Schema.from_federation(world).agreed_schema
             if world is None or schema is None:
@@ -310,3 +316,21 @@ class TableReporter:
         with self.ledger.spending(terms.run) as book:
             denied = discloser.charge(book, self.data.hashes)
         return (format_answer(discloser.summarize(frame, schema)), {}) if denied is None else (denied, {})
+
+    def _count_times(self, world: Federation | None, run: str, discloser: TableDiscloser) -> tuple[str | Denial, dict[str, Any]]:
+        """Events by rounded time before there is a grid, then samples by interval. A run has one grid: counts on two would show what lies
+        between their edges."""
+        schema = None if world is None else Schema.from_federation(world)
+        if world is None or schema is None or world.task.name != "survival":
+            raise MessageError("a question about survival times, which the site's label is not")
+        times = TimeDiscloser(self.policy)
+        if not schema.has_grid:
+            answer: Any = times.count_events(world)
+        else:
+            with self.ledger.spending(run) as book:
+                if book.grids.setdefault(run, hash_text(str(world.task.grid))) != hash_text(str(world.task.grid)):
+                    return Denial("Survival times are counted on one grid a run, and this run has had another: order a run of its own."), {}
+                if (denied := discloser.charge(book, self.data.hashes)) is not None:
+                    return denied, {}
+            answer = times.count_exits(world)
+        return format_answer(answer), {"intervals": len(world.classes) if schema.has_grid else None}

@@ -217,7 +217,7 @@ class SiteWorker:
     def discloser(self) -> Discloser:
         """Rounds and withholds what replies disclose beside models."""
         with self.ledger.spending(self.run) as book:  # which keeps the secret of the rounding from the first answer on
-            return Discloser(self.policy, book.secret, len(self.world.federation.classes))
+            return Discloser(self.policy, book.secret, len(self.world.federation.classes), self.world.federation.task)
 
     def _admit_all(self, cases: Sequence[_AskCase]) -> None:
         """Decide about all asks, and write down what they cost at once: nothing is worked on that is not in the ledger."""

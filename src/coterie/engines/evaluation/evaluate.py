@@ -15,6 +15,8 @@ from coterie.core.arrays import Array, Bools, Doubles, Floats, Ids, Ints
 from coterie.core.asks import AskErrors, Errors, Evaluate, Evaluated, Losses, LossTable
 from coterie.core.serving import COMBINED, Serving
 from coterie.core.survival import (
+    BRIER_LIMIT,
+    EVENTS_LIMIT,
     compute_brier_scores,
     compute_likelihoods,
     compute_mean_times,
@@ -375,6 +377,8 @@ class TimeTally(SumTally):
 
     def take(self, owners: Ints, scores: Doubles, y: Array) -> Doubles:
         brier, expected = self._compute_brier(scores, y), count_expected_events(scores, y)
+        if self.limit is not None:
+            expected = clip_losses(expected, EVENTS_LIMIT)
         for owner in np.unique(owners):
             own = owners == owner
             self.sums[owner, [2, 5]] += count_concordant_pairs(compute_mean_times(scores[own], np.array(self.task.grid)), y[own])
@@ -385,7 +389,8 @@ class TimeTally(SumTally):
         return brier
 
     def _compute_brier(self, scores: Doubles, y: Array) -> Doubles:
-        return compute_brier_scores(scores, y, np.array(self.task.grid), np.array(self.task.censoring))
+        found = compute_brier_scores(scores, y, np.array(self.task.grid), np.array(self.task.censoring))
+        return found if self.limit is None else clip_losses(found, BRIER_LIMIT)
 
 
 WORTH_CLASSES, FEW_CLASSES = 256, 64  # samples from which on, and classes up to which, going class by class pays

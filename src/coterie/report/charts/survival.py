@@ -45,7 +45,8 @@ def draw_kaplan_meier(view: FederationView) -> list[Figure]:
     seed = f" Groups are those of seed {view.findings.records.settings.seeds[view.seed]} after the last round." if groupings else ""
     note = (
         f"{view.draw_prefix}Kaplan-Meier curves at the ends of the model's intervals, from each client's events and censored times by "
-        f"interval: all its samples. Clients with fewer than {MIN_DRAWN} samples have no curve of their own.{seed}"
+        "interval: all its samples, of a real federation its training samples with rare counts combined. Clients with fewer than "
+        f"{MIN_DRAWN} samples have no curve of their own.{seed}"
     )
     return [Figure(view.id("kaplan-meier"), "Survival by client and group", note, draw_panels(chart, [CLIENTS, *groupings]), several=True)]
 
