@@ -91,6 +91,8 @@ class TableFed:
         assert run_order(Order(run, kind, settings, SITES, minimum, **more), self, SITES, folder, **where)  # type: ignore[arg-type]
         return folder
 
+    def settings(self, rounds: int, methods: tuple[str, ...] = ("fedavg",)) -> dict[str, Any]:
+        return Settings(methods=methods, data="sites", plan=Plan(rounds=rounds, local=Local(epochs=2, lr=0.1))).as_json()
+
     def launch(self, run: str = "first", *, rounds: int = 2, methods: tuple[str, ...] = ("fedavg",), **more: Any) -> Path:
-        settings = Settings(methods=methods, data="sites", plan=Plan(rounds=rounds, local=Local(epochs=2, lr=0.1)))
-        return self.order("study", settings.as_json(), run, prepares=self.prepares, **more)
+        return self.order("study", self.settings(rounds, methods), run, prepares=self.prepares, **more)

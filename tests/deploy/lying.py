@@ -145,6 +145,82 @@ REPLIES: Mapping[type[Reply], Mapping[str, tuple[Change, Refusal]]] = {
 }
 
 
+def _column(place: int = 0, **changes: Any) -> Change:
+    """The answer with other values in one of its columns, or of a list in one of its entries."""
+
+    def change(tree: Any) -> Any:
+        (tree["columns"] if isinstance(tree, dict) else tree)[place] |= changes
+        return tree
+
+    return change
+
+
+# by question about a table, what is made of the JSON of an honest answer
+TABLES: Mapping[str, Mapping[str, Change]] = {
+    "DescribeTable": {
+        "a column of control characters": _column(name="\x1b]0;owned\x07"),
+        "a name of a megabyte": _column(name="x" * 1_000_000),
+        "a negative count": _column(rows=-5),
+        "2^40 rows": _column(rows=1 << 40),
+        "too many categories": _column(words=[[f"w{i}", 10] for i in range(20_000)]),
+        "a range that is upside down": _column(1, low=9.0, middle=5.0, high=1.0),
+        "a column twice": lambda tree: tree | {"columns": [tree["columns"][0]] * 2},
+        "an unknown kind": _column(kind="code"),
+        "another form": lambda tree: [tree],
+    },
+    "CheckTable": {
+        "a column that the schema does not name": lambda tree: [
+            {"kind": "lacks", "column": "other", "rows": None, "words": [], "factor": None}
+        ],
+        "negative rows": lambda tree: [{"kind": "bounds", "column": "age", "rows": -1, "words": [], "factor": None}],
+        "an unknown finding": lambda tree: [{"kind": "owned", "column": "age", "rows": 1, "words": [], "factor": None}],
+        "a factor of infinity": lambda tree: [{"kind": "units", "column": "age", "rows": 1, "words": [], "factor": 1e999}],
+    },
+    "SummarizeTable": {
+        "a negative count": _column(count=-40),
+        "a count that is no number": _column(count=float("nan")),
+        "2^40 rows": _column(count=float(1 << 40)),
+        "a negative variance": _column(variance=-1.0),
+        "another column": _column(name="other"),
+        "a column less": lambda tree: tree[:-1],
+        "too many bins": _column(histogram=[10.0] * 5_000),
+        "negative bins": _column(histogram=[-10.0] * 10),
+    },
+    "sums of a study": {
+        "ten times its rows": lambda tree: _column(count=10.0 * tree[0]["count"])(tree),
+        "a mean outside of the bounds": _column(mean=1e12),
+        "a variance that no values have": _column(variance=1e9),
+    },
+    "CountTimes": {
+        "a negative count": lambda tree: _column(events=[-1, *tree[0]["events"][1:]])(tree),
+        "a count that is no number": lambda tree: _column(events=[float("nan"), *tree[0]["events"][1:]])(tree),
+        "more samples than its card": lambda tree: _column(events=[count + 100 for count in tree[0]["events"]])(tree),
+        "another number of intervals": lambda tree: _column(events=[*tree[0]["events"], 0])(tree),
+        "a client of another site": _column(client="north"),
+        "a client twice": lambda tree: tree * 2,
+        "events that are one number": _column(events=7),
+    },
+    "event times": {
+        "more events than rows": lambda tree: tree | {"events": [count + 1_000 for count in tree["events"]]},
+        "ends that fall": lambda tree: tree | {"ends": tree["ends"][::-1]},
+        "a negative time": lambda tree: tree | {"ends": [-1.0, *tree["ends"][1:]]},
+        "fewer counts": lambda tree: tree | {"events": tree["events"][:-1]},
+    },
+}
+
+# of survival times, what is made of the sums of an evaluation
+TIME_SUMS: Mapping[str, tuple[Change, Refusal]] = {
+    "a negative sum": (lambda sums: -sums, Refusal.INVALID),
+    "sums that are no numbers": (lambda sums: sums * np.nan, Refusal.INVALID),
+    "no sums": (lambda sums: sums[:, :0], Refusal.INVALID),
+    "more right pairs than pairs": (lambda sums: sums + np.eye(7)[2] * 1e6, Refusal.INVALID),
+    "more pairs than samples can have": (lambda sums: sums + np.eye(7)[5] * 1e6, Refusal.INVALID),
+    "more events than samples": (lambda sums: sums + np.eye(7)[6] * 1e6, Refusal.INVALID),
+    "an error that no sample has": (lambda sums: sums + np.eye(7)[1] * 1e6, Refusal.INVALID),
+    "ten times the samples": (lambda sums: sums + np.eye(7)[0] * 9 * sums[:, :1], Refusal.MISCOUNTED),
+}
+
+
 # what is made of a site's answers to one batch, and why they are refused
 ANSWERS: Mapping[str, tuple[Callable[[ReplyBatch], Any], Refusal]] = {
     "another run": (lambda response: replace(response, run="another"), Refusal.UNREADABLE),

@@ -80,7 +80,7 @@ def test_rows_with_known_labels_by_hand() -> None:
 
 
 def test_sites_of_a_real_federation_have_classes() -> None:
-    with pytest.raises(UserError, match="are a regression: real federations carry classifications so far"):
+    with pytest.raises(UserError, match="makes it a regression, which sites do not train by their own description: simulate it"):
         load_site_data(NUMBERS)
 
 

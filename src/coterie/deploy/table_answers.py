@@ -5,8 +5,8 @@ Every list, text and number is bounded: what does not fit makes the whole answer
 """
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -21,6 +21,8 @@ from coterie.deploy.messages import MessageError
 LONGEST_BODY = 1 << 22  # characters of an answer
 MOST_ROWS = (1 << 31) - 1
 BINS = 10  # of the histogram of a number, between the bounds of the schema
+SLACK = 1e-6  # share by which sums may be off, by their arithmetic
+MOST_ROUNDED = 50  # rows by which rounded or noised counts of few rows may be above the true ones
 MOST_ENDS = 2_000  # bins of event times
 HUNDRED = 100  # samples of a client that does not disclose how many it has
 DESCRIBED = ("number", "category", "text", "empty")
@@ -90,7 +92,8 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_amount(value: Any) -> bool:
-    return is_number(value) and abs(value) <= MOST_ROWS
+    """A count that may have been noised; below 0 it is cut at the site."""
+    return is_number(value) and 0 <= value <= MOST_ROWS
 
 
 def _or_none(rule: Rule) -> Rule:
@@ -146,7 +149,7 @@ RULES: Mapping[type, Mapping[str, Rule]] = {
         "count": _or_none(_is_amount),
         "missing": _or_none(_is_amount),
         "mean": _NUMBER,
-        "variance": _NUMBER,
+        "variance": _or_none(lambda value: is_number(value) and value >= 0),
         "histogram": _is_list(_or_none(_is_amount), MOST_WORDS),
     },
 }
@@ -168,6 +171,10 @@ def read_description(body: str) -> TableDescription:
     columns = tuple(_read(ColumnDescription, one) for one in found.columns)
     if len({column.name for column in columns}) < len(columns):
         raise MessageError("a description that names a column twice")
+    for column in columns:
+        ends = [value for value in (column.low, column.middle, column.high) if value is not None]
+        if len(ends) not in (0, 3) or sorted(ends) != ends:
+            raise MessageError("a description with a range whose middle lies outside")
     return TableDescription(found.label, found.rows, columns, found.event)
 
 
@@ -200,6 +207,24 @@ def read_summaries(body: str, schema: AgreedSchema) -> tuple[ColumnSummary, ...]
         ):
             raise MessageError(f"a mean or a variance of {column.name!r} without the other, or of a category")
     return found
+
+
+def bound_sums(found: Sequence[ColumnSummary], schema: AgreedSchema, rows: int) -> tuple[ColumnSummary, ...]:
+    """Sums of training rows, none of which counts more rows than there are: counts are rounded or noised.
+
+    Raises:
+        MessageError: Sums of far more rows, or moments of values outside of a column's bounds: they would prepare all sites wrongly.
+    """
+    for one, column in zip(found, schema.columns, strict=True):
+        if (one.count or 0) > 2 * rows + MOST_ROUNDED:
+            raise MessageError(f"sums of {column.name!r} over more than its {rows:,} training rows")
+        if one.mean is None or one.variance is None or column.bounds is None:
+            continue
+        low, high = column.bounds
+        room = SLACK * (high - low)
+        if not low - room <= one.mean <= high + room or one.variance > ((high - low) / 2 + room) ** 2:
+            raise MessageError(f"a mean or a variance of {column.name!r} that no values within its bounds have")
+    return tuple(replace(one, count=None if one.count is None else min(one.count, rows)) for one in found)
 
 
 def read_event_times(body: str, rows: int) -> EventTimes:

@@ -204,7 +204,7 @@ def _prepare_together(
             report(f"Site {site!r} reports no {what}: {reason.removesuffix('.')}.")
 
     if "SummarizeTable" in wanted:
-        scaling, silent = collect_scaling(questions, sorted(cards), agreed)
+        scaling, silent = collect_scaling(questions, cards, agreed)
         mention(silent, "sums to prepare columns by")
         schema = replace(schema, scaling=scaling.to_dict())
     made, exits = _Prepared(hello.schema, cards), dict[str, Ints]()

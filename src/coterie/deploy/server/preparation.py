@@ -11,11 +11,11 @@ from coterie._util.errors import UserError
 from coterie.data.agreed_schema import AgreedColumn, AgreedSchema
 from coterie.data.column_statistics import Scaling
 from coterie.data.schema import Schema
-from coterie.deploy.messages import PROTOCOL, MessageError, TableAsk, get_version, to_message
+from coterie.deploy.messages import PROTOCOL, MessageError, SiteCard, TableAsk, get_version, to_message
 from coterie.deploy.orders import AskName
 from coterie.deploy.server.engine import Carrier, limit_answers
 from coterie.deploy.server.validation import TABLE_BYTES, read_table_reply
-from coterie.deploy.table_answers import ColumnSummary, read_summaries
+from coterie.deploy.table_answers import ColumnSummary, bound_sums, read_summaries
 
 A = TypeVar("A")
 
@@ -48,25 +48,30 @@ def list_preparations(schema: AgreedSchema) -> tuple[AskName, ...]:
     return (*(["SummarizeTable"] if schema.is_fitted_together else []), *(["CountTimes"] if schema.is_survival else []))
 
 
-def collect_scaling(questions: TableQuestions, sites: Sequence[str], schema: AgreedSchema) -> tuple[Scaling, dict[str, str]]:
+def collect_scaling(questions: TableQuestions, cards: Mapping[str, SiteCard], schema: AgreedSchema) -> tuple[Scaling, dict[str, str]]:
     """Ask sites that have approved an order for the sums of their training rows.
 
     Args:
         questions: How they are asked.
-        sites: Those that take part.
+        cards: Of those that take part.
         schema: The columns.
 
     Returns:
-        What all sites are prepared by, and why sites reported nothing; they are prepared all the same.
+        What all sites are prepared by, and why the sums of sites are missing; they are prepared all the same.
 
     Raises:
         UserError: No site reported anything.
     """
-    found, faults = questions.ask("SummarizeTable", sites, lambda site, body: read_summaries(body, schema))
+
+    def read(site: str, body: str) -> tuple[ColumnSummary, ...]:
+        return bound_sums(read_summaries(body, schema), schema, int(cards[site].sizes.sum()))
+
+    found, faults = questions.ask("SummarizeTable", sorted(cards), read)
     if not found:
+        reason = f" ({next(iter(faults.values())).removesuffix('.')})" if faults else ""
         raise UserError(
-            "No site reports the sums by which all are to be prepared: ask the sites to allow SummarizeTable in their policy.toml, or set "
-            "statistics = 'client' in schema.toml."
+            f"No site reports the sums by which all are to be prepared{reason}: ask the sites to allow SummarizeTable in policy.toml, "
+            "or set statistics = 'client' in schema.toml."
         )
     return combine_moments(found, schema), faults
 

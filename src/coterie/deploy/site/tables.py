@@ -260,6 +260,7 @@ def _to_unit(column: AgreedColumn, values: Doubles) -> Doubles:
 
 def _assemble(column: AgreedColumn, count: float, numbers: Doubles, moments: int, *, squared: bool) -> ColumnSummary:
     """The statistics that noised numbers give: moments, missing, bins; `squared`: the second moment is about 0, else 4 variances."""
+    numbers = np.concatenate([numbers[:moments], np.maximum(numbers[moments:], 0.0)])  # noise may have made counts negative
     made = ColumnSummary(column.name, count, float(numbers[moments]), histogram=tuple(map(float, numbers[moments + 1 :])))
     if moments and column.bounds is not None:
         span = column.bounds[1] - column.bounds[0]

@@ -1,4 +1,4 @@
-"""What a site says about its survival times before training: events by rounded time, for a grid, and samples by interval, for curves.
+"""What a site reports of its survival times before training: events by rounded time, for a grid, and samples by interval, for curves.
 
 No count between 0 and the policy's least count leaves: a rare one is combined with the interval beside it. Under a privacy mechanism counts
 by interval are noised.
