@@ -120,6 +120,15 @@ ATTACKS = (
             "processes::what_a_killed_holder_has_left_is_ended",
         ),
     ),
+    Attack(
+        "kill -9 in an order about tables, or in a monitor's look",
+        SITE,
+        "run again it completes; logs, ledgers and history are whole",
+        in_deploy(
+            "table_kills::a_killed_order_about_tables_is_run_again",
+            "table_kills::a_killed_look_is_taken_again_and_the_history_only_grows",
+        ),
+    ),
     # one site
     Attack(
         "read another site's kit (shell)",
@@ -195,6 +204,31 @@ ATTACKS = (
             "validation::a_false_message_costs_only_its_site_the_round",
             "validation::losses_and_errors_are_checked_too",
             "attacks::wrong_messages_cost_only_their_site_the_round",
+        ),
+    ),
+    Attack(
+        "false answers about a table (columns, findings, statistics)",
+        SITE,
+        "that site is left out of the order, with the reason",
+        in_deploy(
+            "table_attacks::a_false_answer_about_a_table_costs_only_its_site_the_order",
+            "tables::a_site_that_lies_is_refused_and_the_others_answer",
+            "tables::a_description_that_cannot_be_is_refused",
+        ),
+    ),
+    Attack(
+        "false sums by which all sites are prepared",
+        SITE,
+        "refused: the site's card and the columns' bounds bound them",
+        in_deploy("table_attacks::false_sums_prepare_no_site"),
+    ),
+    Attack(
+        "false counts and scores of survival times",
+        SITE,
+        "that site is left out, with the reason",
+        in_deploy(
+            "table_attacks::false_counts_of_survival_times_make_no_curve",
+            "table_attacks::false_sums_of_survival_times_cost_only_their_site_the_round",
         ),
     ),
     Attack(
@@ -338,6 +372,34 @@ ATTACKS = (
         SERVER,
         "denied",
         in_deploy("orders::what_was_approved_by_epsilon_is_held_to_it"),
+    ),
+    Attack(
+        "questions about a table outside of the order or the policy",
+        SERVER,
+        "denied and logged",
+        in_deploy(
+            "table_attacks::a_study_asks_no_question_about_a_table_that_its_order_does_not_name",
+            "table_attacks::a_policy_keeps_counts_of_survival_times",
+            "tables::a_site_answers_no_table_question_outside_of_its_order",
+        ),
+    ),
+    Attack(
+        "survival times counted on grids that differ a little",
+        SERVER,
+        "one grid a run; another than the agreed one is refused",
+        in_deploy(
+            "table_attacks::survival_times_are_counted_on_one_grid_a_run",
+            "table_attacks::a_schema_with_another_grid_than_the_agreed_one_is_refused",
+        ),
+    ),
+    Attack(
+        "statistics again and again under noise",
+        SERVER,
+        "each answer is charged; over the budget none leaves",
+        in_deploy(
+            "table_attacks::clipped_and_noised_statistics_are_charged_until_the_budget_ends",
+            "tables::under_a_mechanism_statistics_are_noised_and_charged",
+        ),
     ),
     Attack(
         "counts that a policy withholds, from one `Losses` ask",

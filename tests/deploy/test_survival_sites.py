@@ -13,14 +13,18 @@ import pytest
 
 from coterie._util.errors import UserError
 from coterie.analysis.record_reader import read_records
+from coterie.core.asks import DataPart, Evaluated
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.core.survival import compute_kaplan_meier, count_exits
+from coterie.core.tasks import Task
 from coterie.data.agreed_schema import AgreedColumn, AgreedSchema, format_agreed_schema, read_agreed_schema
 from coterie.deploy.bundle.files import read_bundle
 from coterie.deploy.bundle.rows import read_rows
 from coterie.deploy.server.times import choose_edges
 from coterie.deploy.site.audit import verify_audit
+from coterie.deploy.site.disclosure import Discloser, RoundingContext
+from coterie.deploy.site.policy import Policy
 from coterie.deploy.site.times import combine_rare, round_up
 from coterie.deploy.table_answers import EventTimes
 from coterie.evidence.reader import Evidence
@@ -88,7 +92,8 @@ def test_sites_train_what_the_simulation_trains(fed: TimeFed, trained: Path, tmp
     evidence, simulated = Evidence.open(trained / "study"), fed.simulate(tmp_path / "out", SCHEMA.grid)
     assert fed.reported == []
     assert (evidence.task, evidence.grid) == ("survival", simulated.grid)
-    frames = [own.frame("clients").assign(client=lambda f, own=own: [own.ids[i] for i in f["client"]]) for own in (evidence, simulated)]
+    frames = [own.frame("clients") for own in (evidence, simulated)]
+    frames = [frame.assign(client=np.array(own.ids)[frame["client"]]) for frame, own in zip(frames, (evidence, simulated), strict=True)]
     for column in ("loss", "brier_error", "concordant_pairs", "expected_events"):
         ours, theirs = (frame.sort_values(["method", "round", "client"])[column].to_numpy() for frame in frames)
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, err_msg=column)
@@ -214,7 +219,7 @@ def test_what_cannot_be_a_grid_is_refused_in_one_sentence(tmp_path: Path) -> Non
         ({"intervals": 10**6, "grid": []}, "from 1 to 1000"),
         ({"typical": -1}, "a usual time"),
         ({"event": "age"}, "uses the name 'age' twice"),
-        ({"event": None}, "two or more classes"),
+        ({"event": None, "grid": []}, "two or more classes"),
         ({"event": None, "classes": ["a", "b"]}, "'grid' is for survival times"),
     ],
 )
@@ -222,6 +227,24 @@ def test_a_wrong_schema_of_times_is_refused_in_one_sentence(tree: dict[str, Any]
     with pytest.raises(UserError, match=sentence):
         AgreedSchema.from_dict({**SCHEMA.to_dict(), **tree}, "schema.toml")
     assert AgreedSchema.from_dict(SCHEMA.to_dict(), "schema.toml") == SCHEMA
+
+
+def test_a_site_that_aggregates_reports_one_curve(tmp_path: Path) -> None:
+    fed = TimeFed(tmp_path, EXACT.replace("aggregate = false", "aggregate = true"))
+    change_file(fed, "west", lambda frame: frame.assign(ward=["a", "b"] * 30))
+    settings = fed.kit("west") / "site.json"
+    settings.write_text(settings.read_text().replace("time=days", "client=ward,time=days"))
+    fed.agree()
+    run = fed.launch(rounds=1)
+    assert fed.reported == ["One reply for all clients of the site (aggregate): east, north, south, west."]
+    evidence = Evidence.open(run / "study")
+    world = fed.sites["west"].world
+    assert world is not None
+    own = world.federation
+    assert own.ids == ("a", "b")
+    np.testing.assert_array_equal(evidence.exits[evidence.ids.index("west")], count_exits(own.y[own.train.indices], 3))
+    assert len(evidence.frame("clients").query("round == 1")) == 4
+    assert not re.search(r'"client": ?"[ab]"', (run / "members.json").read_text())
 
 
 # what may leave
@@ -247,3 +270,33 @@ def test_edges_lie_where_equal_shares_of_all_events_are() -> None:
         choose_edges(found, 4)
     with pytest.raises(UserError, match="No site reports enough events"):
         choose_edges([EventTimes((), ())], 2)
+
+
+def disclose(sums: list[float], model: int = 0, part: DataPart = "test", **policy: Any) -> list[float]:
+    """The sums of one client as they leave."""
+    discloser = Discloser(Policy(**policy), "00" * 32, 3, Task("survival"))
+    nothing = np.zeros((1, 0), dtype=np.int64)
+    reply = Evaluated(np.zeros(1, np.int64), nothing, nothing, nothing, np.ones(1), np.ones(1), sums=np.array([sums]))
+    question = RoundingContext(f"Evaluate {part}", ["data"], np.array([int(sums[0])]), [[str(model).encode()]])
+    found = discloser.disclose_reply(reply, part, question)
+    assert isinstance(found, Evaluated)
+    return list(found.sums[0])
+
+
+def test_sums_leave_rounded_to_what_a_few_samples_can_change() -> None:
+    sums = [20.0, 4.1, 61.0, 9.7, 4.4, 100.0, 11.0]  # samples, Brier, right pairs, expected, Brier of the curve, pairs, events
+    assert disclose(sums, rounding=1) == pytest.approx(sums)
+    found = np.array([disclose(sums, model) for model in range(400)])
+    samples = found[:, 0]
+    assert set(samples) <= {18.0, 21.0}
+    means = found[:, [1, 3, 4, 6]] / samples[:, None]
+    steps = means / (np.array([1.0, 2.0, 1.0, 1.0]) * 3 / 20)
+    np.testing.assert_allclose(steps, np.round(steps), atol=1e-9)
+    np.testing.assert_allclose(means.mean(axis=0)[:2], np.array([4.1, 9.7]) / 20, atol=0.03)  # random rounding keeps the mean
+    assert {tuple(row) for row in found[:, [0, 4, 5, 6]].tolist()} == {tuple(found[0, [0, 4, 5, 6]].tolist())}  # no model changes these
+    assert (found[:, 2] <= found[:, 5]).all()
+    withheld = disclose(sums, sample_counts=False, class_counts=False)
+    assert (withheld[0], withheld[5]) == (100.0, 100.0)
+    assert withheld[3] == withheld[6] == 0.0
+    assert disclose(sums, part="train")[6] == 0.0
+    assert disclose([20.0, 4.1, 0.0, 9.7, 4.4, 0.0, 0.0])[5] == 0.0  # no pairs

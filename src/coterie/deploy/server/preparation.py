@@ -45,7 +45,8 @@ class TableQuestions:
 
 def list_preparations(schema: AgreedSchema) -> tuple[AskName, ...]:
     """The questions by whose answers the sites of a study with this schema are prepared."""
-    return (*(["SummarizeTable"] if schema.is_fitted_together else []), *(["CountTimes"] if schema.is_survival else []))
+    needed: dict[AskName, bool] = {"SummarizeTable": schema.is_fitted_together, "CountTimes": schema.is_survival}
+    return tuple(name for name, is_needed in needed.items() if is_needed)
 
 
 def collect_scaling(questions: TableQuestions, cards: Mapping[str, SiteCard], schema: AgreedSchema) -> tuple[Scaling, dict[str, str]]:

@@ -3,7 +3,6 @@
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from coterie._util.errors import UserError
@@ -76,7 +75,7 @@ def run_statistics_order(job: "Job") -> bool:
     found = ask_tables(job, lambda body: read_summaries(body, schema))
     tree = arrange_statistics(found, schema)
     write_json(job.folder / STATISTICS_FILE, tree)
-    Path(job.folder / STATISTICS_PAGE).write_text(render_statistics(tree), encoding="utf-8")
+    write_atomic(job.folder / STATISTICS_PAGE, render_statistics(tree))
     return True
 
 

@@ -333,5 +333,5 @@ class TableReporter:
                     return Denial("Survival times are counted on one grid a run, and this run has had another: order a run of its own."), {}
                 if (denied := discloser.charge(book, self.data.hashes)) is not None:
                     return denied, {}
-            answer = times.count_exits(world)
+            answer = times.count_exits(world, self.data.site)
         return format_answer(answer), {"intervals": len(world.classes) if schema.has_grid else None}

@@ -78,9 +78,12 @@ class TimeDiscloser:
         kept = self._round(kept)
         return EventTimes(tuple(ends[kept > 0].tolist()), tuple(kept[kept > 0].tolist()))
 
-    def count_exits(self, federation: Federation) -> tuple[ClientExits, ...]:
-        """Each client's training samples by the intervals that they complete."""
+    def count_exits(self, federation: Federation, site: str) -> tuple[ClientExits, ...]:
+        """Each client's training samples by the intervals that they complete; of all that train, where the policy aggregates."""
         rows = [federation.y[federation.train[client]] for client in range(len(federation))]
+        if self.policy.aggregate:
+            trained = [own for own in rows if len(own) >= self.policy.minimum_samples]
+            return (self._count_client(site, np.concatenate(trained), len(federation.classes)),) if trained else ()
         return tuple(self._count_client(name, own, len(federation.classes)) for name, own in zip(federation.ids, rows, strict=True))
 
     def _count_client(self, name: str, rows: Array, intervals: int) -> ClientExits:
