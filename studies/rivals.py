@@ -51,6 +51,7 @@ from coterie.analysis.records import Records
 from coterie.analysis.roles import get_assignment, make_variant
 from coterie.analysis.scores import TAIL_ROUNDS
 from coterie.core.method import Method
+from coterie.engines.device import DeviceError
 from coterie.evidence.settings import Settings
 from coterie.methods.catalogue import build
 from coterie.methods.fine_tuned import FineTuned
@@ -325,6 +326,8 @@ class Piece:
                 draws, problems = self._study(
                     {trial.label: trial.make() for trial in some}, world.tuning_data, TUNING, world.rounds // count
                 )
+            except DeviceError:  # a full GPU says nothing about the method: the piece is left for another run
+                raise
             except UserError as error:  # what a method refuses at one stage
                 found[stage] += [replace(trial, why=str(error)) for trial in some]
                 continue
@@ -427,13 +430,18 @@ def measure(draws: Sequence[Records], name: str, world: World) -> dict[str, Any]
         "tests": np.stack([_pad(records.test, most) for records in known]).astype(np.int32),
         "held": np.array([int(records.train.sum()) for records in draws]),
         "curve": np.stack([records.accuracy[place, 0] for records in known]).astype(np.float32),
-        "bytes": np.stack([np.nancumsum(records.costs["bytes_up"][place, 0] + records.costs["bytes_down"][place, 0]) for records in draws]),
+        "bytes": np.stack([_count_bytes(records, place) for records in draws]),
     }
     if all(records.answers is not None for records in known):
         answers = [np.asarray(records.answers)[place, 0] for records in known]  # (N, bytes)
         width = max(own.shape[1] for own in answers)
         made["answers"] = np.stack([np.pad(own, ((0, most - len(own)), (0, width - own.shape[1]))) for own in answers])
     return made
+
+
+def _count_bytes(records: Records, place: int) -> Any:
+    """(R,) sent until each evaluated round."""
+    return np.nancumsum(records.costs["bytes_up"][place, 0] + records.costs["bytes_down"][place, 0])[records.rounds]
 
 
 def measure_costs(draws: Sequence[Records], name: str, loops: int) -> dict[str, float]:

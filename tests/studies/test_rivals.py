@@ -15,6 +15,7 @@ from scipy import stats
 
 from coterie._util.errors import UserError
 from coterie.data.catalogue import is_data_spec
+from coterie.engines.device import DeviceError
 from study_scripts import ROOT, script
 
 rivals = script("rivals")
@@ -38,7 +39,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
         patch.setattr(tables, "POINTS", [500, 501, 502])
         patch.setattr(rivals, "TUNING", (590,))
         for name in SMALL:
-            world = dataclasses.replace(rivals.WORLDS[name], rounds=12)
+            world = dataclasses.replace(rivals.WORLDS[name], rounds=12, evaluate_every=2 if name == "newcomers" else 1)
             patch.setitem(rivals.WORLDS, name, world)
             for method in ("fedavg", "local", "ifca", "ditto", "fedex"):
                 if rivals.find_reason_not_to_run(rivals.METHODS[method], world) is None:
@@ -96,6 +97,13 @@ def test_equal_bytes_are_read_where_fedavg_has_sent_as_many(small: tuple[Path, A
     last = 12 * 2 * model // ((groups + 2) * model + groups)
     wanted = curve[:, max(last - 9, 1) : last + 1].mean(axis=1)
     assert small[1].at_equal_bytes["rotation-4", "ifca", "served", ""] == pytest.approx(wanted, abs=1e-4)
+
+
+def test_bytes_are_those_of_the_evaluated_rounds(small: tuple[Path, Any]) -> None:
+    with np.load(small[0] / "pieces" / "newcomers" / "fedavg.npz") as file:
+        curve, sent = file["served/curve"], file["served/bytes"]
+    assert curve.shape == sent.shape == (3, 7)  # the start and every second of 12 rounds
+    assert sent[:, -1] == pytest.approx(6 * sent[:, 1])
 
 
 def test_gains_by_hand(small: tuple[Path, Any]) -> None:
@@ -216,6 +224,15 @@ def test_a_piece_that_is_there_is_not_run_again(small: tuple[Path, Any], monkeyp
     with pytest.raises(pytest.fail.Exception, match="run again"):  # the settings chosen are kept
         rivals.Piece("iid", "fedavg", small[0]).run()
     (small[0] / "kept.npz").rename(small[0] / "pieces" / "iid" / "fedavg.npz")
+
+
+def test_a_full_gpu_leaves_the_piece_for_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(*_: Any) -> None:
+        raise DeviceError("The GPU has too little memory.")
+
+    monkeypatch.setattr(rivals.Piece, "_study", fill)
+    assert rivals.run_piece(rivals.Piece("iid", "ifca", tmp_path), "run") == "The GPU has too little memory."
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_collect_keeps_the_rows_of_pieces_that_are_not_there(
