@@ -72,12 +72,14 @@ results: $(VENV)/.dev  ## docs/results and its sentences in README.md, made agai
 site: $(VENV)/.docs  ## the documentation as build/site/index.html: needs no network to read; tutorials are executed where Coterie has changed
 	$(BIN)/python -m sphinx -W --keep-going -q -d build/site-pages docs build/site
 
-bench: $(VENV)/.core $(VENV)-pfl/.done $(VENV)-flower/.done  ## side by side with peers
-	$(BIN)/python -m benchmarks.bench --pfl $(VENV)-pfl/bin/python --flower $(VENV)-flower/bin/python
+bench: $(VENV)/.core $(VENV)-pfl/.done $(VENV)-flower/.done $(VENV)-cfla/.done  ## side by side with peers; then CFLA's own example, where MNIST is in COTERIE_DATA
+	$(BIN)/python -m benchmarks.bench --pfl $(VENV)-pfl/bin/python --flower $(VENV)-flower/bin/python --cfla $(VENV)-cfla/bin/python
+	test -z "$$COTERIE_DATA" || $(BIN)/python -m benchmarks.peer_example --cfla $(VENV)-cfla/bin/python --results build/peers/example.csv
 
 $(VENV)-%/.done: benchmarks/peers/%.txt
 	$(PYTHON) -m venv $(VENV)-$*
 	$(VENV)-$*/bin/pip install --quiet --disable-pip-version-check -r $<
+	if test -f benchmarks/peers/$*-alone.txt; then $(VENV)-$*/bin/pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/peers/$*-alone.txt; fi
 	touch $@
 
 $(VENV)/bin/python:

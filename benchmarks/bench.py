@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks import scaling, studies, training
+from benchmarks import scaling, side_by_side, studies, training
 from benchmarks.workloads import Images
 
 Section = Callable[[Images], None]
@@ -44,8 +44,9 @@ def _sections(options: argparse.Namespace) -> Mapping[str, Section]:
         from benchmarks import gpu  # here: it needs Triton
 
         return gpu.SECTIONS
-    pythons = training.Pythons(options.pfl, options.flower)
+    pythons = training.Pythons(options.pfl, options.flower, options.cfla, options.results)
     return {
+        "peers": partial(side_by_side.peers, pythons=pythons),
         **{name: partial(work, pythons=pythons) for name, work in training.SECTIONS.items()},
         "lanes": studies.lanes,
         "memory": studies.memory,
@@ -73,6 +74,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--pfl", help="the Python of an environment with pfl-research")
     parser.add_argument("--flower", help="the Python of an environment with Flower's simulation")
+    parser.add_argument("--cfla", help="the Python of an environment with CFLA")
+    parser.add_argument("--results", action="store_true", help="write the rows of the section `peers` to results/peers/")
     parser.add_argument("--only", nargs="*", help="these sections alone")
     return parser.parse_args()
 

@@ -24,10 +24,12 @@ NEARLY = 1e-2  # a pool that takes the other of two equal pixels carries roundin
 
 @dataclass(frozen=True)
 class Pythons:
-    """The interpreters of the peers' environments; None where there is none."""
+    """The interpreters of the peers' environments, None where there is none; and whether rows go to the files of results."""
 
     pfl: str | None
     flower: str | None
+    cfla: str | None = None
+    results: bool = False
 
 
 def compare(workload: Workload, sides: set[str], pythons: Pythons, same: float = SAME) -> dict[str, Times]:

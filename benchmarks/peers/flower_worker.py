@@ -49,6 +49,8 @@ def one_round(grid: Grid, path: Path, model: Any, number: int, clients: int) -> 
         return Message(RecordDict({"model": ArrayRecord([model]), "order": order}), nodes[client], "train")
 
     replies = list(grid.send_and_receive([message(client) for client in range(clients)]))
+    if failed := [reply.error for reply in replies if reply.has_error()]:
+        raise RuntimeError(f"{len(failed)} clients failed: {failed[0]}")
     weights = np.array([int(reply.content["samples"]["n"]) for reply in replies], np.float64)
     vectors = np.stack([reply.content["model"].to_numpy_ndarrays()[0] for reply in replies])
     return (weights @ vectors / weights.sum()).astype(np.float32)

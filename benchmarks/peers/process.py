@@ -21,6 +21,8 @@ class Peer:
         self.complaints = recorded.with_suffix(f".{module.rpartition('.')[2]}-{threads}.log")
         self.result = recorded.with_suffix(f".{module.rpartition('.')[2]}.npy")
         quiet = {"RAY_DEDUP_LOGS": "0", "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONWARNINGS": "ignore"}
+        # On a busy machine Ray would give its workers less than other sides have, and end them where others use most of the memory.
+        quiet |= {"RAY_worker_niceness": "0", "RAY_memory_monitor_refresh_ms": "0"}
         self.process = subprocess.Popen(
             [python, "-m", module, str(recorded), str(self.result), str(threads)],
             cwd=ROOT,

@@ -113,6 +113,32 @@ class Plain:
         return torch.bincount(self.recorded.owners, weights=right)
 
 
+class Compiled(Plain):
+    """The same loop with the whole step (loss, gradients, update) as one function under `torch.compile`."""
+
+    def __init__(self, recorded: Recorded, evaluate: bool = False) -> None:
+        super().__init__(recorded, evaluate)
+        self.weights = dict(self.module.named_parameters())
+
+        def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            return functional.cross_entropy(torch.func.functional_call(self.module, weights, (x,)), y)
+
+        def step(weights: dict[str, Tensor], x: Tensor, y: Tensor, rows: Rows) -> dict[str, Tensor]:
+            gradients = torch.func.grad(loss)(weights, x[rows], y[rows])
+            return {name: weight - recorded.lr * gradients[name] for name, weight in weights.items()}
+
+        self.step = torch.compile(step, dynamic=True)  # batches differ in size: the last one of an epoch is what is left
+
+    def train(self, clients: list[Tensor], batches: list[list[Rows]]) -> Iterator[int]:
+        for orders, own in zip(clients, batches, strict=True):
+            weights = {name: weight.detach() for name, weight in self.weights.items()}
+            for rows in own:
+                weights = self.step(weights, self.recorded.x, self.recorded.y, rows)
+            for name, weight in self.weights.items():
+                weight.data.copy_(weights[name])
+            yield orders.shape[1]
+
+
 class Loaders:
     """A client as most frameworks write it: a data set and a DataLoader of its own, torch's SGD, a loop over batches."""
 
