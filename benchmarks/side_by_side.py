@@ -67,7 +67,7 @@ def compare_peers(workload: Workload, pythons: Pythons) -> None:
 def make_sides(workload: Workload, recorded: Recorded, pythons: Pythons, folder: Path, stack: ExitStack) -> dict[str, Run]:
     """Ours, three forms of a loop in PyTorch, and the peers that have an environment."""
     engine = BatchedEngine(workload.world, threads=1)
-    loops = {
+    loops: dict[str, Plain | Loaders] = {
         "plain PyTorch": Plain(recorded),
         "plain PyTorch, torch.compile": Compiled(recorded),
         "DataLoader form": Loaders(recorded),
