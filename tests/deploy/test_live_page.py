@@ -18,7 +18,9 @@ from typer.testing import CliRunner
 
 from coterie._util.errors import UserError
 from coterie.cli.app import app
+from coterie.deploy.server.evaluation import EvaluateOrder, History, Look, Score
 from coterie.deploy.server.federation import FederationFolder, note_changes, read_presence, write_presence
+from coterie.deploy.server.runs import Order, RunFolder
 from coterie.deploy.server.status import summarize_federation
 from coterie.report.live import server as live
 from coterie.report.live.page import render_page, render_sections
@@ -88,6 +90,47 @@ def test_a_federation_is_shown_with_sites_runs_groups_refusals_privacy_and_logs(
     text = show(state).text
     for words in ("2 of 3 sites connected", "removed by the operator", "va has left", "epsilon", "Groups of", sites["va"]["audit"]["hash"]):
         assert words in text
+
+
+def add_monitor(federation: FederationFolder, looks: int = 8) -> Path:
+    """A monitor that finds in look 7 that va's error has risen in look 6; its folder."""
+    run = RunFolder(federation.runs / "monitor")
+    wanted = EvaluateOrder("sites", "mclr", "0" * 64, "fedavg", 30, 86400.0)
+    run.place(Order("monitor", "evaluate", wanted.as_json(), HOSPITALS, 1), 60.0)
+    for number in range(1, looks + 1):
+        right = {"cleveland": 80, "hungary": 85 - number % 2, "va": 78 if number < 6 else 40}
+        clients = {name: Score(name, hits, 100, 0.5) for name, hits in right.items()}
+        History(run.folder).append(Look(number, 86400.0 * number, "0" * 64, clients, ()))
+    run.set_status("complete")
+    return run.folder
+
+
+def test_a_monitor_is_shown_with_what_has_changed_since_when_and_how_to_train_on(federation: FederationFolder, tmp_path: Path) -> None:
+    shutil.copytree(federation.folder, tmp_path / "fed")
+    copy = FederationFolder.open(tmp_path / "fed")
+    folder = add_monitor(copy, 5)
+    assert "No change was noticed in 5 looks." in show(summarize_federation(copy)).text
+    shutil.rmtree(folder)
+    add_monitor(copy)
+    state = summarize_federation(copy)
+    history = {run["run"]: run for run in state["runs"]}["monitor"]["history"]
+    assert [(change["client"], change["look"], change["time"]) for change in history["changes"]] == [("va", 7, 7 * 86400.0)]
+    assert history["changed"]["va"][-1] == [8, 0.4]
+    page = show(state)
+    assert_harmless(page)
+    for words in (
+        "1 change noticed",
+        "look 7, 1970-01-08",
+        "22 % to 60 %",
+        f"--from {folder / 'bundle'}",
+        "Look 8 of 30",
+        "Accuracy of the bundle",
+    ):
+        assert words in page.text
+    (folder / "history.jsonl").write_text("{}\n")
+    page = show(summarize_federation(copy))
+    assert "history.jsonl is damaged at line 1" in page.text
+    assert "cleveland" in page.text
 
 
 def test_the_terminal_and_the_page_have_one_state(federation: FederationFolder) -> None:

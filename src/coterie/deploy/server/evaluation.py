@@ -36,6 +36,7 @@ from coterie.statistics.change import KEPT, ChangeTest
 
 HISTORY_FILE, BUNDLE_FOLDER = "history.jsonl", "bundle"  # in the folder of a run
 MOST_LOOKS = 100_000
+RATE, MARGIN = 0.005, 0.05  # false alarms in a look, at most; a rise of the error that is no change
 CHECK = "check"  # the field of a line that continues the hashes of those before
 
 
@@ -277,3 +278,30 @@ def find_changes(looks: Sequence[Look], test: ChangeTest) -> list[Change]:
             site, own = look.clients[name].site, references.pop(name)
             found.append(Change(look.look, name, site, own[0], errors / count, float(statistics[place]), threshold))
     return found
+
+
+def describe_history(run: Path, federation: Path) -> dict[str, Any] | None:
+    """The looks of a run for people, as JSON: scores by look, what has changed and since when, and how to train on; None without any.
+
+    Raises:
+        UserError: The history is damaged.
+    """
+    looks = History(run).read()
+    if not looks:
+        return None
+    changes, times = find_changes(looks, ChangeTest(RATE, MARGIN)), {look.look: look.time for look in looks}
+    series: dict[str, list[list[float]]] = {}
+    for name in dict.fromkeys(change.client for change in changes):
+        own = [(look.look, look.clients[name]) for look in looks if name in look.clients]
+        series[clean_text(name)] = [[look, score.right / score.samples] for look, score in own]
+    pooled = []
+    for look in looks:
+        right, samples = (sum(getattr(score, field) for score in look.clients.values()) for field in ("right", "samples"))
+        pooled.append({"look": look.look, "time": look.time, "clients": len(look.clients), "absent": len(look.absent), "samples": samples})
+        pooled[-1]["accuracy"] = right / samples if samples else None
+    return {
+        "looks": pooled,
+        "changed": series,
+        "changes": [{**asdict(change), "client": clean_text(change.client), "time": times[change.look]} for change in changes],
+        "proposal": f"coterie launch METHOD --federation {federation} --from {run / BUNDLE_FOLDER}" if changes else None,
+    }

@@ -15,6 +15,7 @@ from coterie.deploy.certificates import read_expiry_dates, select_expiring
 from coterie.deploy.files import escape_text, get_kit_files
 from coterie.deploy.messages import read_schema
 from coterie.deploy.orders import KINDS_OF_ORDER
+from coterie.deploy.server.evaluation import describe_history
 from coterie.deploy.server.federation import SCHEMA_FILE, FederationFolder, Presence, read_presence
 from coterie.deploy.server.members import Members, read_stored_schema
 from coterie.deploy.server.runs import END_STATES, ORDER_FILE, RunFolder, list_runs, read_journal
@@ -31,7 +32,7 @@ EVENTS = ("began", "left", "returned", "removed", "fault", "late", "ended")
 def summarize_federation(federation: FederationFolder) -> dict[str, Any]:
     """The state of a federation, as JSON. A site that is not there has no seconds."""
     faults: list[str] = []
-    presence, runs = read_presence(federation.server), [_summarize_run(run) for run in list_runs(federation)]
+    presence, runs = read_presence(federation.server), [_summarize_run(run, federation.folder) for run in list_runs(federation)]
     ends = read_expiry_dates(federation, faults)
     versions = _read_versions(federation, faults)
     sites = []
@@ -134,11 +135,19 @@ def _list_columns(federation: FederationFolder, faults: list[str]) -> list[str]:
     return [escape_text(column.name) for column in read_schema(text).columns] if text else []
 
 
-def _summarize_run(run: RunFolder) -> dict[str, Any]:
-    """A run's status and events, and the state of its study."""
+def _summarize_run(run: RunFolder, federation: Path) -> dict[str, Any]:
+    """A run's status and events, and the state of its study, or the history of its looks."""
     lines = [line for line in read_journal(run.folder) if isinstance(line, dict) and isinstance(line.get("what"), str)]
     began = [line for line in lines if line["what"] == "began"]
-    found: dict[str, Any] = {"run": run.name, "kind": "study", "status": "unreadable", "faults": [], "rounds": None, "study": None}
+    found: dict[str, Any] = {
+        "run": run.name,
+        "kind": "study",
+        "status": "unreadable",
+        "faults": [],
+        "rounds": None,
+        "study": None,
+        "history": None,
+    }
     try:
         found |= run.status_details
         order, _ = run.order()
@@ -147,6 +156,10 @@ def _summarize_run(run: RunFolder) -> dict[str, Any]:
     except (UserError, KeyError, TypeError, ValueError, AttributeError) as error:
         damaged = f"{run.folder / ORDER_FILE} cannot be used: restore it from a copy."
         found["faults"].append(str(error) if isinstance(error, UserError) else damaged)
+    try:
+        found["history"] = describe_history(run.folder, federation) if found["kind"] == "evaluate" else None
+    except (UserError, OSError) as error:
+        found["faults"].append(str(error))
     if is_study(run.study):
         found["study"] = summarize_study(run.study)
         if found["status"] in (*END_STATES, "unreadable"):

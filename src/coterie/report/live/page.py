@@ -18,6 +18,7 @@ from coterie.report.style import assign_styles, pick_group_colours
 State = Mapping[str, Any]
 MOST_NAMES = 12  # members of a group, or sites, that are named
 MOST_ROWS = 200  # sites, or lines of a table, that are shown
+MOST_LOOKS, MOST_LINES = 20, 6  # looks of a monitor in its table, changed clients in its drawing
 DASH = "–"
 
 
@@ -186,6 +187,8 @@ def _render_run(run: State, *, folded: bool) -> str:
     blocks.append(f"<p>Sites: {escape(_name_some(run['sites']))}.</p>" if run["sites"] else "")
     if run["study"] is not None:
         blocks.append(_render_study(run["study"], f"run-{run['run']}"))
+    elif run.get("history") is not None:
+        blocks.append(_render_history(run["history"], run["rounds"]))
     elif run["rounds"]:
         blocks.append(f"<p>No round of {run['rounds']:,} yet.</p>")
     rows = [(_format_time(event["time"]), escape(event["text"])) for event in reversed(run["events"])]
@@ -236,37 +239,86 @@ def _render_curves(study: State) -> str:
     if not curves:
         return ""
     share = study["metric"]["share"]
-    scores = [score for own in curves.values() for score in own["scores"]]
+    styles = assign_styles(assign_roles(study["methods"]))
+    lines = []
+    for label, own in curves.items():
+        stroke = f'stroke="{styles[label].colour}" stroke-dasharray="{" ".join(map(str, styles[label].dash))}"'
+        few = own["clients"][-1]
+        of = f", {few} of {study['clients']} clients" if few < study["clients"] else ""
+        lines.append((study["names"].get(label, label), stroke, list(zip(own["rounds"], own["scores"], strict=True)), of))
+    title = f"{study['metric']['name']} of the clients that answered, mean over draws and seeds"
+    return _draw_lines(lines, title[0].upper() + title[1:], "round", first=0, share=share)
+
+
+Line = tuple[str, str, Sequence[tuple[float, float]], str]  # its name, how it is drawn, its points, and what else the legend has
+
+
+def _draw_lines(lines: Sequence[Line], title: str, step: str, *, first: int, share: bool) -> str:
+    """Scores by rounds or looks, as one drawing with its legend."""
+    scores = [score for _, _, points, _ in lines for _, score in points]
     low, high = min(scores), max(scores)
     room = max((high - low) * 0.08, 0.005)
     low, high = low - room, high + room
-    last = max(max(own["rounds"]) for own in curves.values()) or 1
-    styles = assign_styles(assign_roles(study["methods"]))
+    last = max(x for _, _, points, _ in lines for x, _ in points)
+    width = max(last - first, 1)
 
-    def point(round_: int, score: float) -> str:
-        return f"{1000 * round_ / last:.1f},{300 * (high - score) / (high - low):.1f}"
+    def show(score: float) -> str:
+        return f"{100 * score:.1f} %" if share else f"{score:.3f}"
 
-    lines, legend = [], []
-    for label, own in curves.items():
-        line = f'stroke="{styles[label].colour}" stroke-dasharray="{" ".join(map(str, styles[label].dash))}"'
-        points = " ".join(point(r, s) for r, s in zip(own["rounds"], own["scores"], strict=True))
-        lines.append(f'<polyline points="{points}" fill="none" {line} stroke-width="2.2" vector-effect="non-scaling-stroke"/>')
-        value = f"{100 * own['scores'][-1]:.1f} %" if share else f"{own['scores'][-1]:.3f}"
-        few = own["clients"][-1]
-        of = f", {few} of {study['clients']} clients" if few < study["clients"] else ""
-        legend.append(
-            f'<span><svg viewBox="0 0 26 10"><path d="M0 5H26" {line} stroke-width="3"/></svg>'
-            f"{escape(study['names'].get(label, label))} {escape(value + of)}</span>"
-        )
+    drawn, legend = [], []
+    for name, stroke, points, more in lines:
+        places = " ".join(f"{1000 * (x - first) / width:.1f},{300 * (high - score) / (high - low):.1f}" for x, score in points)
+        drawn.append(f'<polyline points="{places}" fill="none" {stroke} stroke-width="2.2" vector-effect="non-scaling-stroke"/>')
+        sample = f'<svg viewBox="0 0 26 10"><path d="M0 5H26" {stroke} stroke-width="3"/></svg>'
+        legend.append(f"<span>{sample}{escape(name)} {escape(show(points[-1][1]) + more)}</span>")
     grid = "".join(f'<path d="M0 {y}H1000" class="grid" vector-effect="non-scaling-stroke"/>' for y in (0, 75, 150, 225, 300))
-    ticks = [high, (high + low) / 2, low]
-    scale = "".join(f"<span>{f'{100 * tick:.1f} %' if share else f'{tick:.3f}'}</span>" for tick in ticks)
-    title = f"{study['metric']['name']} of the clients that answered, mean over draws and seeds"
+    scale = "".join(f"<span>{show(tick)}</span>" for tick in (high, (high + low) / 2, low))
     return (
-        f'<figure class="live"><figcaption>{escape(title[0].upper() + title[1:])}</figcaption><div class="plot"><div class="scale">{scale}'
-        f'</div><svg viewBox="0 0 1000 300" preserveAspectRatio="none" role="img" aria-label="{escape(title)}">{grid}{"".join(lines)}</svg>'
-        f'<div class="rounds"><span>round 0</span><span>{last:,}</span></div></div><div class="legend">{"".join(legend)}</div></figure>'
+        f'<figure class="live"><figcaption>{escape(title)}</figcaption><div class="plot"><div class="scale">{scale}'
+        f'</div><svg viewBox="0 0 1000 300" preserveAspectRatio="none" role="img" aria-label="{escape(title)}">{grid}{"".join(drawn)}</svg>'
+        f'<div class="rounds"><span>{step} {first}</span><span>{last:,}</span></div></div>'
+        f'<div class="legend">{"".join(legend)}</div></figure>'
     )
+
+
+def _render_history(history: State, rounds: int | None) -> str:
+    """The looks of a monitor: what has changed and since when, the scores, and how to train on."""
+    looks, changes = history["looks"], history["changes"]
+    of = f" of {rounds:,}" if rounds else ""
+    blocks = [f"<p>Look {len(looks):,}{of}, the last one {_format_time(looks[-1]['time'])}.</p>"]
+    if changes:
+        rows = [
+            (
+                f"<strong>{escape(change['client'])}</strong>",
+                escape(change["site"]),
+                f"look {change['look']:,}, {_format_time(change['time'])}",
+                f"{100 * change['before']:.0f} % to {100 * change['now']:.0f} %",
+            )
+            for change in reversed(changes[-MOST_NAMES:])
+        ]
+        blocks.append(f'<p class="bad">{escape(format_count(len(changes), "change"))} noticed: the error has risen.</p>')
+        blocks.append(_render_table(("client", "site", "noticed in", "error"), rows, cards=True))
+        blocks.append(f"<p>To train on from the bundle: <code>{escape(history['proposal'])}</code></p>")
+    else:
+        blocks.append(f"<p>No change was noticed in {format_count(len(looks), 'look')}.</p>")
+    known = [(look["look"], look["accuracy"]) for look in looks if look["accuracy"] is not None]
+    colours = pick_group_colours(max(len(history["changed"]), 1))
+    lines: list[Line] = [("all clients", 'stroke="currentColor"', known, "")] if known else []
+    for (client, points), colour in list(zip(history["changed"].items(), colours, strict=False))[:MOST_LINES]:
+        lines.append((client, f'stroke="{colour}"', [(look, score) for look, score in points], ""))
+    if len(looks) > 1 and lines:
+        blocks.append(_draw_lines(lines, "Accuracy of the bundle, by look", "look", first=1, share=True))
+    listed = [
+        (f"{look['look']:,}", _format_time(look["time"]), f"{look['clients']:,}", f"{look['samples']:,}", _format_share(look["accuracy"]))
+        for look in reversed(looks[-MOST_LOOKS:])
+    ]
+    summary = f"<summary>Looks (the last {len(listed)})</summary>"
+    table = _render_table(("look", "time", "clients", "samples", "accuracy"), listed)
+    return "".join(blocks) + f'<details id="looks">{summary}{table}</details>'
+
+
+def _format_share(share: float | None) -> str:
+    return DASH if share is None else f"{100 * share:.1f} %"
 
 
 def _render_groups(study: State, label: str, name: str) -> str:
