@@ -20,7 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("report",),
     ("inspect", "reproduce", "testing"),
     ("deploy",),
-    ("cli", "sklearn"),
+    ("cli", "flower", "sklearn"),
 )
 RANK = {package: rank for rank, packages in enumerate(LAYERS) for package in packages}
 

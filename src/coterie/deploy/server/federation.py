@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import time
 
-import psutil
-
 from coterie._util.errors import UserError
 from coterie._util.files import write_atomic
 from coterie._util.json_io import format_json, read_json_object, write_json
@@ -195,6 +193,8 @@ def list_connected_sites(server: Path) -> set[str]:
 
 
 def _is_running(process: int) -> bool:
+    import psutil  # here: it comes with nvflare, which a server on another framework does not need
+
     try:
         return bool(psutil.Process(process).status() != psutil.STATUS_ZOMBIE)  # in a container they may stay for ever
     except psutil.NoSuchProcess:

@@ -14,7 +14,7 @@ from coterie._util.errors import UserError
 from coterie._util.json_io import write_json
 from coterie.core.asks import Evaluate, Refusal
 from coterie.core.method import Context, Problem
-from coterie.core.model import ModelSpec
+from coterie.core.model import MakeModule, ModelSpec
 from coterie.core.plan import Plan
 from coterie.core.serving import Serving
 from coterie.core.specs import check_trust
@@ -48,7 +48,7 @@ from coterie.deploy.server.members import Members
 from coterie.deploy.server.runs import InspectOrder, Journal, Order
 from coterie.deploy.server.tables import run_schema_order, run_statistics_order
 from coterie.deploy.server.validation import RECEIPT_BYTES, clean_text, read_receipt
-from coterie.engines.engine import StampedAsk
+from coterie.engines.engine import Engine, StampedAsk
 from coterie.evidence.restore import load_lanes
 from coterie.evidence.settings import Settings
 from coterie.inspect.inspection import run_inspection
@@ -115,17 +115,16 @@ class _DenialRecorder(FederatedEngine):
         return f"{fault} {self.denials[0]}" if self.denials else fault
 
 
-def make_problem(members: Members, model: str) -> Problem:
-    """What the server knows of what is learned."""
+def make_problem(members: Members, model: str, make: MakeModule = build_model) -> Problem:
+    """What the server knows of what is learned; `make` turns the model's text into a module."""
     roster = replace(members.roster(), sites=tuple(member.site for member in members.members))
-    spec = ModelSpec(model, members.input_shape, len(members.classes), build_model)
+    spec = ModelSpec(model, members.input_shape, len(members.classes), make)
     return Problem(spec, lambda round_: roster, validation=members.validation, task=members.learned)
 
 
-def make_deliveries(
-    study: Study, folder: Path, members: Members, engine: FederatedEngine, run: str, order: str
-) -> Iterator[dict[str, Delivery]]:
-    """For each method of the study, with its first seed: by site, what its clients are served. Sites that are not there get none."""
+def serve_lanes(study: Study, folder: Path, members: Members, engine: Engine, bundles: Path) -> Iterator[tuple[Lane, Serving, list[str]]]:
+    """For each method of the study, with its first seed: what the clients that are there are served, and the names of the models. A folder
+    of `bundles` keeps it."""
     states, roster = load_lanes(folder).lanes, members.roster()
     for lane in study.lanes():
         if lane.seed != study.settings.seeds[0] or lane.key not in states or states[lane.key].end.failed:
@@ -135,7 +134,16 @@ def make_deliveries(
         serving = run_script(script, engine, seed=lane.derived_seed, round_=lane.round_, draw=lane.key.draw)
         serving = replace(serving, neighbours=None)  # of knn the model is delivered: samples are the client's own
         names = name_models(lane, serving, roster.ids)
-        _keep_served_models(study, lane, serving, names, members, folder.parent / BUNDLES_FOLDER)
+        _keep_served_models(study, lane, serving, names, members, bundles)
+        yield lane, serving, names
+
+
+def make_deliveries(
+    study: Study, folder: Path, members: Members, engine: FederatedEngine, run: str, order: str
+) -> Iterator[dict[str, Delivery]]:
+    """For each method of the study, with its first seed: by site, what its clients are served. Sites that are not there get none."""
+    roster = members.roster()
+    for lane, serving, names in serve_lanes(study, folder, members, engine, folder.parent / BUNDLES_FOLDER):
         found = {}
         sites = np.array([members.members[int(c)].site for c in serving.clients], dtype=object)
         for site in dict.fromkeys(sites.tolist()):
