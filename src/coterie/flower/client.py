@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ from coterie.flower.functions import (
     ALL_SAMPLES,
     Abilities,
     Call,
+    Config,
     evaluate_by_function,
     layout_from_json,
     layout_to_json,
@@ -231,7 +233,8 @@ class Given:
     def _answer_by_function(
         self, ask: Train | Evaluate, stamped: StampedAsk, holding: Holding | None, message: Message, context: Context
     ) -> Any:
-        state, stamp = self._read_state_dict(context, holding), {"server-round": int(stamped.round_), "seed": int(stamped.seed)}
+        state = self._read_state_dict(context, holding)
+        stamp: Config = {"server-round": int(stamped.round_), "seed": int(stamped.seed)}
         if isinstance(ask, Evaluate):
             classes = 1 if holding is None else len(holding.world.federation.classes)
             return evaluate_by_function(ask, stamp, state.layout, classes, self._call("evaluate", message, context, state))
@@ -299,9 +302,10 @@ def _read_data(given: Any, context: Context, named: str, make: MakeModule) -> Fe
     classes = next((own.classes for own in rows.values() if own.classes is not None), None) or _name_outputs(named, make, x)
     if int(y.max()) >= len(classes):
         raise UserError(f"a label is {int(y.max())}, and the model has {len(classes)} outputs")
-    ends = np.cumsum([0, *(len(own.y) for own in rows.values())])
-    parts = {part: Parts.from_lists([np.arange(begin, end)]) for part, begin, end in zip(rows, ends[:-1], ends[1:], strict=True)}
-    return Federation("flower", x, y.astype(np.int64), classes, (_get_client_id(context),), **parts)
+    ends = np.cumsum([0, *(len(own.y) for own in rows.values())]).tolist()
+    parts = {part: Parts.from_lists([np.arange(*span)]) for part, span in zip(rows, pairwise(ends), strict=True)}
+    ids = (_get_client_id(context),)
+    return Federation("flower", x, y.astype(np.int64), classes, ids, parts["train"], parts["test"], parts.get("validation"))
 
 
 def _name_outputs(named: str, make: MakeModule, x: Array) -> tuple[str, ...]:

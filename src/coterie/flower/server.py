@@ -102,8 +102,8 @@ def server_app(
     def main(grid: Grid, context: Context) -> None:
         carrier = GridCarrier(grid, timeout)
         members, abilities = _introduce_nodes(carrier, nodes, wait, terms, watchers)
-        counts = {"counts": "believed"} if "Train" in abilities.own else {}  # only the function knows how many samples it trains on
-        whole = replace(given, plan=replace(made, **counts))
+        # only a user's own function knows how many samples it trains on
+        whole = given if "Train" not in abilities.own else replace(given, plan=replace(made, counts="believed"))
         study = _prepare_study(whole, tuple(chosen.methods), members, abilities, make)
         engine = FlowerEngine(carrier, members, abilities, whole.plan)
         folder = Path(out) if out is not None else None
