@@ -45,3 +45,7 @@ class DirectGrid:
 
     def pull_messages(self, numbers: Iterable[str]) -> list[Message]:
         return [self.replies.pop(number) for number in numbers if number in self.replies]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """For Flower's own strategies."""
+        return self.pull_messages(self.push_messages(messages))

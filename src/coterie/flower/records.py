@@ -6,16 +6,12 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from coterie._util.errors import UserError
 from coterie.core.arrays import Array as Numbers
 from coterie.deploy.messages import MessageError
 from coterie.flower.functions import Abilities, Call, Config
-
-try:
-    from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-except ModuleNotFoundError as error:
-    raise UserError("Flower is not installed: pip install 'coterie[flower]' in an environment of its own.") from error
 
 ACTION = "coterie"  # of the message type query.coterie: a ClientApp keeps its own train, evaluate and query
 MESSAGE, ABILITIES, STATE = "message", "abilities", "coterie"  # names of records and fields

@@ -1,0 +1,1 @@
+"""A Flower app on six small clients, for simulations and for SuperNodes."""
