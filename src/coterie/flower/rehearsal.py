@@ -11,7 +11,7 @@ from coterie.core.layout import InitialModels, Layout, Slice
 from coterie.core.method import Problem
 from coterie.core.replies import assemble
 from coterie.core.rng import make_generator, make_key
-from coterie.engines.engine import AsyncAsk, AsyncReplies, Engine, StampedAsk
+from coterie.engines.engine import Engine, StampedAsk
 from coterie.run.driver import drive
 from coterie.run.study import Study
 
@@ -60,8 +60,7 @@ class RehearsalEngine(Engine):
 
     def _answer(self, stamped: StampedAsk) -> Any:
         ask: Any = stamped.ask
-        reply = assemble(ask, {int(client): self._make_row(stamped, int(client)) for client in ask.clients})
-        return AsyncReplies(ask.clients, ((stamped.round_, reply),), np.zeros(0, np.int64)) if isinstance(stamped, AsyncAsk) else reply
+        return assemble(ask, {int(client): self._make_row(stamped, int(client)) for client in ask.clients})
 
     def _make_row(self, stamped: StampedAsk, client: int) -> dict[str, Any]:
         ask: Any = stamped.ask
@@ -80,8 +79,9 @@ def rehearse(study: Study) -> dict[str, list[StampedAsk]]:
     """By method, the asks of its start and first rounds. One that fails on made-up replies is known as far as it came."""
     ((draw, problem),) = study.problems.items()
     small = SmallProblem(**vars(problem), small=shrink_layout(problem.layout))
+    plan = replace(study.settings.plan, buffer_size=None)  # asynchronous rounds ask the same
     found = {}
-    for lane in replace(study, problems={draw: small}).lanes():
+    for lane in replace(study, settings=replace(study.settings, plan=plan), problems={draw: small}).lanes():
         if lane.label not in found:
             engine = RehearsalEngine(problem.roster.sizes, problem.model.outputs)
             drive([lane], engine, min(MOST_ROUNDS, study.settings.plan.rounds), lambda lane, record: None)

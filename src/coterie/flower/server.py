@@ -41,6 +41,7 @@ from coterie.run.study import Study
 
 BUNDLES = "bundles"  # in the folder of a run, by method: the models that clients are served
 MESSAGE_TYPE = f"query.{ACTION}"
+LOST = "lost "  # before the number of a batch whose node is gone
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 1.0  # seconds between two looks for replies
 _log = logging.getLogger("flwr")
 
@@ -156,6 +157,7 @@ class GridCarrier:
     grid: Grid
     timeout: float
     posted: dict[str, tuple[str, float]] = field(default_factory=dict)  # by Flower's id of a message: our number, and when it is too late
+    ready: list[tuple[str, bytes | None]] = field(default_factory=list)  # answers by our number, as they came
 
     def exchange(self, batches: Mapping[str, bytes]) -> dict[str, bytes]:
         """By node, its answer; nodes that failed, left or took too long are missing."""
@@ -177,21 +179,22 @@ class GridCarrier:
 
     def post(self, number: str, site: str, data: bytes) -> None:
         """Send a batch, and do not wait."""
-        self.posted[self._push(site, data) or f"lost {number}"] = number, time.monotonic() + self.timeout
+        self.posted[self._push(site, data) or f"{LOST}{number}"] = number, time.monotonic() + self.timeout
 
     def collect(self, *, wait: bool) -> tuple[str, bytes | None] | None:
         """The next answer by the number of its batch; None in its place where none will come."""
         began = time.monotonic()
-        while self.posted:
-            late = next((sent for sent, (_, end) in self.posted.items() if sent.startswith("lost ") or time.monotonic() > end), None)
-            if late is not None:
-                return self.posted.pop(late)[0], None
+        while self.ready or self.posted:
+            if self.ready:
+                return self.ready.pop(0)
+            gone = [sent for sent, (_, end) in self.posted.items() if sent.startswith(LOST) or time.monotonic() > end]
+            self.ready += [(self.posted.pop(sent)[0], None) for sent in gone]
             for message in self.grid.pull_messages(list(self.posted)):
                 number, _ = self.posted.pop(message.metadata.reply_to_message_id)
-                return number, _read_content(message, str(message.metadata.src_node_id))
-            if not wait:
+                self.ready.append((number, _read_content(message, str(message.metadata.src_node_id))))
+            if not self.ready and not wait:
                 return None
-            _pause(began, enough=False)
+            _pause(began, enough=bool(self.ready))
         return None
 
     def _push(self, node: str, data: bytes) -> str:
@@ -273,7 +276,7 @@ def _prepare_study(settings: Settings, methods: tuple[Method[Any], ...], members
         for stamped in asked:
             check_answered(stamped, abilities, label)
             try:
-                to_message(stamped)
+                to_message(stamped.ask)
             except (TypeError, ValueError) as error:
                 raise UserError(f"Method {label} asks for what no message carries ({error}): use a method of the catalogue.") from error
     return study
