@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick check format mutants drill fuzz hunt locked locked-deploy bench docs results site pages clean
+.PHONY: demo test quick check format mutants drill fuzz hunt locked locked-deploy bench docs results site pages clean flower test-flower
 
 demo: $(VENV)/.core  ## hospitals; then methods against their controls on rotated digits, and the page that tells what holds; then one command from data to bundles
 	$(BIN)/coterie run fedavg 'fedprox(mu=0.1)' local --data heart --rounds 50 --seeds 0-9
@@ -69,12 +69,23 @@ docs: $(VENV)/.dev  ## the parts of the documentation that are made from the cod
 results: $(VENV)/.dev  ## docs/results and its sentences in README.md, made again from the scores in results/; runs no study
 	$(BIN)/python scripts/make_results.py
 
-site: $(VENV)/.docs  ## the documentation as build/site/index.html: needs no network to read; tutorials are executed where Coterie has changed
+site: $(VENV)/.docs $(VENV)-flower/.done  ## the documentation as build/site/index.html: needs no network to read; tutorials are executed where Coterie has changed
 	$(BIN)/python -m sphinx -W --keep-going -q -d build/site-pages docs build/site
 
 bench: $(VENV)/.core $(VENV)-pfl/.done $(VENV)-flower/.done $(VENV)-cfla/.done  ## side by side with peers; then CFLA's own example, where MNIST is in COTERIE_DATA
 	$(BIN)/python -m benchmarks.bench --pfl $(VENV)-pfl/bin/python --flower $(VENV)-flower/bin/python --cfla $(VENV)-cfla/bin/python
 	test -z "$$COTERIE_DATA" || $(BIN)/python -m benchmarks.peer_example --cfla $(VENV)-cfla/bin/python --results build/peers/example.csv
+
+# Flower and constraints.txt exclude each other (rich, typer, protobuf, packaging), so that it has an environment of its own.
+flower: $(VENV)-flower/.done
+
+test-flower: $(VENV)-flower/.done  ## the tests of coterie.flower, on a simulation of Flower's and on a SuperLink with two SuperNodes
+	env -u PYTHONDONTWRITEBYTECODE $(VENV)-flower/bin/python -m pytest tests/flower
+
+$(VENV)-flower/.done: constraints-flower.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)-flower
+	$(VENV)-flower/bin/pip install --quiet --disable-pip-version-check -c constraints-flower.txt -e '.[flower]' pytest hypothesis
+	touch $@
 
 $(VENV)-%/.done: benchmarks/peers/%.txt
 	$(PYTHON) -m venv $(VENV)-$*

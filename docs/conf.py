@@ -64,6 +64,7 @@ autodoc_preserve_defaults = True
 autodoc_class_signature = "mixed"
 autodoc_inherit_docstrings = False
 autosummary_generate = False
+autodoc_mock_imports = ["flwr"]  # which has an environment of its own
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
 napoleon_numpy_docstring = False
@@ -98,7 +99,7 @@ del draw, sh
 
 def hash_sources() -> str:
     """A hash of what tutorials depend on besides their own cells: they are executed again when Coterie changes."""
-    paths = [*sorted((ROOT / "src").rglob("*.py")), ROOT / "constraints.txt"]
+    paths = [*sorted((ROOT / "src").rglob("*.py")), ROOT / "constraints.txt", ROOT / "constraints-flower.txt"]
     return hashlib.sha256(b"".join([*(path.read_bytes() for path in paths), STARTUP.encode()])).hexdigest()[:16]
 
 
@@ -120,6 +121,7 @@ os.environ |= {
     "JUPYTER_DATA_DIR": str(_home / "data"),
     "JUPYTER_PATH": "",
     "JUPYTER_RUNTIME_DIR": str(_home / "runtime"),
+    "COTERIE_FLOWER": str(ROOT / ".venv-flower" / "bin"),  # of the tutorial in a Flower app
     "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", ""))),
     "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH", "")))),
 }
