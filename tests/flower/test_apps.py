@@ -43,7 +43,8 @@ class Net(nn.Module):
             self.scale = nn.Parameter(torch.full((5,), 0.5), requires_grad=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.dense(x * self.scale if hasattr(self, "scale") else x)
+        found: torch.Tensor = self.dense(x * self.scale if hasattr(self, "scale") else x)
+        return found
 
 
 def load_parts(context: Context) -> tuple[TensorDataset, TensorDataset]:
@@ -64,7 +65,8 @@ def train(message: Message, context: Context) -> Message:
         for x, y in DataLoader(dataset, batch_size=4):
             optimizer.zero_grad()
             pull = sum(((p - r) ** 2).sum() for p, r in zip(net.parameters(), received, strict=True))
-            (nn.functional.cross_entropy(net(x), y) + float(config.get("proximal-mu", 0.0)) / 2 * pull).backward()
+            loss: Any = nn.functional.cross_entropy(net(x), y) + float(config.get("proximal-mu", 0.0)) / 2 * pull
+            loss.backward()
             optimizer.step()
     metrics = MetricRecord({"num-examples": len(dataset)})
     return Message(RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=message)
@@ -84,8 +86,8 @@ FUNCTIONS = client_app(train, evaluate)
 
 def run(method: Any, app: Any = FULL, nodes: int = 6, grid: Callable[..., DirectGrid] = DirectGrid, **settings: Any) -> ct.Result:
     found: list[ct.Result] = []
-    settings = {"model": "mclr", "rounds": 3, "lr": 0.1, "nodes": nodes, "wait": 0.2} | settings
-    server_app(method, on_result=found.append, **settings)(grid(app, nodes), None)
+    whole: dict[str, Any] = {"model": "mclr", "rounds": 3, "lr": 0.1, "nodes": nodes, "wait": 0.2} | settings
+    server_app(method, on_result=found.append, **whole)(grid(app, nodes), None)
     return found[0]
 
 
@@ -290,7 +292,7 @@ def test_too_few_nodes_are_waited_for_and_then_refused() -> None:
 def test_an_app_that_is_not_coteries_is_named() -> None:
     from flwr.clientapp import ClientApp
 
-    with pytest.raises(UserError, match=r"node 1 does not: its ClientApp has no answer .*: make it with coterie.flower.client_app"):
+    with pytest.raises(UserError, match=r"node 1 does not: its ClientApp failed .*: make it with coterie.flower.client_app"):
         run("fedavg", ClientApp())
 
 

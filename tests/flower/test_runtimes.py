@@ -39,7 +39,8 @@ run_simulation(server, client, num_supernodes=json.loads(os.environ["SMALL_APP"]
 def make_environment(folder: Path, **settings: Any) -> dict[str, str]:
     home = folder / "home"
     home.mkdir()
-    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_HOME": str(home)}
+    # Ray ends workers of its own where other programs fill the memory
+    quiet = {"RAY_memory_monitor_refresh_ms": "0", "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_HOME": str(home)}
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests"), str(APP)])
     own = {"SMALL_APP": json.dumps({"lr": 0.1, "out": str(folder / "run"), **settings}), "PYTHONPATH": path}
     return {**os.environ, **quiet, **own, "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]])}

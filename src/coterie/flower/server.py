@@ -256,7 +256,8 @@ def _introduce_nodes(carrier: GridCarrier, nodes: int, wait: float, terms: str, 
 def _require_content(message: Message) -> bytes:
     if message.has_error():
         reason = clean_text((message.error.reason or f"error {message.error.code}").strip().splitlines()[-1])
-        raise MessageError(f"its ClientApp has no answer ({reason}): make it with coterie.flower.client_app")
+        way = ": make it with coterie.flower.client_app" if "No query function" in reason else ""
+        raise MessageError(f"its ClientApp failed ({reason}){way}")
     return from_records(message.content)
 
 
