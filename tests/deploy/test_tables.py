@@ -7,20 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from coterie._util.errors import UserError
+from coterie.cli.app import app
 from coterie.core.states import unpack
 from coterie.data.agreed_schema import MOST_COLUMNS, MOST_WORDS, AgreedSchema, format_agreed_schema, read_agreed_schema
 from coterie.data.column_statistics import compute_moments
 from coterie.data.readers.frames import read_raw_table
 from coterie.data.schema import Schema
-from coterie.data.site_table import conform_table, load_conformed, read_mapping
+from coterie.data.site_table import conform_table, find_mapping, load_conformed, read_mapping
 from coterie.deploy.bundle.files import read_bundle
 from coterie.deploy.bundle.rows import read_rows
 from coterie.deploy.messages import KINDS, MessageError, TableReply, read_schema, to_message
 from coterie.deploy.orders import OrderError, OrderTerms
+from coterie.deploy.server.evaluation import keep_bundle, open_bundle
+from coterie.deploy.server.preparation import check_preparation
 from coterie.deploy.server.proposal import propose_schema
+from coterie.deploy.server.runs import Order
 from coterie.deploy.site.approvals import SiteMonitor
 from coterie.deploy.site.audit import verify_audit
 from coterie.deploy.site.ledger import Ledger
@@ -156,6 +162,70 @@ def test_predict_prepares_rows_as_training_did(fed: TableFed, trained: Path, tmp
     file.write_text("ward,age,glucose\nsurgery,40,70\nsurgery,40,140\n")
     answers = bundle.answer(read_rows(file, bundle).x).probabilities
     assert answers[0, 1] < answers[1, 1]
+
+
+def test_predict_reads_the_names_units_and_words_of_the_kit(fed: TableFed, trained: Path, tmp_path: Path) -> None:
+    """South counts in mmol/L and calls things by names of its own."""
+    folder = fed.kit("south") / "bundles" / "first" / "fedavg"
+    bundle = read_bundle(folder)
+    usual, own = tmp_path / "usual.csv", tmp_path / "own.csv"
+    usual.write_text("ward,age,glucose,outcome\nsurgery,40,72.064,no\nmedicine,?,144.128,yes\n")
+    own.write_text("Station,alter,sugar,result\nChirurgie,40,4,nein\nmedicine,?,8,ja\n")
+    mapping = tmp_path / "mapping.toml"
+    mapping.write_text(
+        '[columns.glucose]\nfrom = "sugar"\nfactor = 18.016\n[columns.age]\nfrom = "alter"\n'
+        '[columns.ward]\nfrom = "Station"\nwords = {Chirurgie = "surgery"}\n[columns.outcome]\nwords = {nein = "no", ja = "yes"}\n'
+    )
+    expected = read_rows(usual, bundle, "outcome")
+    found = read_rows(own, bundle, "result", mapping=read_mapping(mapping))
+    np.testing.assert_allclose(found.x, expected.x, rtol=1e-6)
+    assert found.y is not None
+    assert expected.y is not None
+    assert found.y.tolist() == expected.y.tolist() == [0, 1]
+    assert find_mapping(folder) == fed.kit("south") / "mapping.toml"
+    assert find_mapping(tmp_path / "bundle") is None
+    runner = CliRunner()
+    words = ["predict", str(folder), "--data", str(own), "--mapping", str(mapping), "--json"]
+    done = runner.invoke(app, words)
+    assert done.exit_code == 0, done.output
+    with pytest.raises(UserError, match=r"own.csv lacks the column 'age'"):
+        read_rows(own, bundle)
+    own.write_text("ward,age,glucose\nsurgery,40,9000\n")
+    with pytest.raises(UserError, match="in column 'glucose'"):
+        read_rows(own, bundle)
+    own.write_text("ward,age,glucose\nsurgery,40,90\nhotel,40,90\n")
+    with pytest.raises(UserError, match=r"unknown categories in column 'ward' \('hotel'\)"):
+        read_rows(own, bundle)
+
+
+def test_training_from_a_bundle_is_prepared_as_the_bundle_was(fed: TableFed, schema: AgreedSchema, trained: Path, tmp_path: Path) -> None:
+    kept = trained / "bundles" / "fedavg"
+    bundle, digest = open_bundle(kept)
+    delivered = read_bundle(fed.kit("north") / "bundles" / "first" / "fedavg")
+    assert bundle.preparation is not None
+    assert delivered.preparation is not None
+    assert bundle.preparation.to_dict() == delivered.preparation.to_dict()
+    before = read_schema(json.loads((trained / "members.json").read_text())["schema"]).scaling
+    rows = fed.files["north"].read_text()
+    frame = pd.read_csv(fed.files["north"])
+    frame.assign(glucose=frame["glucose"] + 3).to_csv(fed.files["north"], index=False)  # the data have changed since
+    keep_bundle(kept, fed.folder / "runs" / "second")
+    run = fed.order("study", fed.settings(1), "second", start=digest)
+    fed.files["north"].write_text(rows)
+    assert read_schema(json.loads((run / "members.json").read_text())["schema"]).scaling == before
+    assert "SummarizeTable" not in Order("second", "study", fed.settings(1), start=digest).terms().asks
+    path = tmp_path / "schema.toml"
+    path.write_text(format_agreed_schema(replace(schema, missing=("n/a",))))
+    with pytest.raises(UserError, match=r"trained by another schema than .*schema.toml: restore that file"):
+        check_preparation(bundle.schema, path)
+    path.write_text(format_agreed_schema(schema))
+    check_preparation(bundle.schema, path)
+    assert bundle.schema is not None
+    with pytest.raises(UserError, match="does not hold by what its columns were scaled"):
+        check_preparation(replace(bundle.schema, scaling=None), path)
+    with pytest.raises(UserError, match="does not hold by what its columns were scaled"):
+        check_preparation(None, path)
+    check_preparation(None, tmp_path / "nothing.toml")
 
 
 def test_a_run_is_resumed_with_its_preparation(fed: TableFed, trained: Path) -> None:

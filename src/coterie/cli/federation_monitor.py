@@ -114,11 +114,13 @@ def place_evaluation(
     """Order looks at a bundle; the first one begins at once."""
     from coterie.cli.launch import DATA_NAME
     from coterie.deploy.server.evaluation import EvaluateOrder, check_columns, keep_bundle, open_bundle
-    from coterie.deploy.server.federation import list_connected_sites
+    from coterie.deploy.server.federation import AGREED_FILE, list_connected_sites
+    from coterie.deploy.server.preparation import check_preparation
     from coterie.deploy.server.runs import Order, get_operator_name, make_run
 
     found, digest = open_bundle(bundle)
     check_columns(found, federation)
+    check_preparation(found.schema, federation.folder / AGREED_FILE)
     if not list_connected_sites(federation.server):
         raise UserError(f"No site is connected to {federation.folder}: start 'coterie join' at the sites first.")
     run = make_run(federation, name)

@@ -124,18 +124,20 @@ def _place_order(
     from coterie.core.specs import is_external_code
     from coterie.data.agreed_schema import read_agreed_schema
     from coterie.deploy.server.federation import AGREED_FILE
-    from coterie.deploy.server.preparation import list_preparations
+    from coterie.deploy.server.preparation import check_preparation, list_preparations
     from coterie.deploy.server.runs import Order, get_operator_name, make_run
 
     needed, run, begin = check_minimum(folder, minimum), make_run(folder, name), ""
+    agreed = folder.folder / AGREED_FILE
+    prepares = list_preparations(read_agreed_schema(agreed)) if agreed.exists() else ()
     if start is not None:
         from coterie.deploy.server.evaluation import keep_bundle, open_bundle
 
-        _, begin = open_bundle(start)
+        bundle, begin = open_bundle(start)
+        check_preparation(bundle.schema, agreed)
+        prepares = tuple(name for name in prepares if name != "SummarizeTable")  # sites are prepared as those of the bundle were
         keep_bundle(start, run.folder)
     trusted = tuple(spec for spec in (*settings.methods, settings.plan.selection) if is_external_code(spec))
-    agreed = folder.folder / AGREED_FILE
-    prepares = list_preparations(read_agreed_schema(agreed)) if agreed.exists() else ()
     common: dict[str, Any] = {"operator": get_operator_name(), "purpose": purpose, "start": begin, "prepares": prepares}
     order = Order(name, "study", settings.as_json(), folder.sites, needed, trusted=trusted, **common)
     run.place(order, timeout)

@@ -15,6 +15,7 @@ from coterie.cli.terminal import run_with_trust
 
 if TYPE_CHECKING:
     from coterie.cli.console import PlainConsole
+    from coterie.data.site_table import ColumnMapping
     from coterie.deploy.bundle.bundle import Bundle, Predictions
 
 MAX_PRINTED_ROWS = 10
@@ -28,6 +29,10 @@ def predict(
     client: Annotated[str | None, typer.Option(help="The client; needed if the bundle serves clients differently.")] = None,
     label: Annotated[str | None, typer.Option(help="The column (of .npz, the array) of true labels, for a score.")] = None,
     method: Annotated[str | None, typer.Option(help="Of a study, the method. Default: the recommended one.")] = None,
+    mapping: Annotated[
+        Path | None,
+        typer.Option(help="A mapping.toml: names, units and words of the rows. Default: that of the kit in which the bundle lies."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write a row for each prediction to this CSV file.")] = None,
     raw: Annotated[
         bool | None,
@@ -60,7 +65,7 @@ def predict(
     if own.task.name == "next-token":
         _predict_texts(own, data, client, label, out, as_json)
         return
-    rows = read_rows(data, own, label, client)
+    rows = read_rows(data, own, label, client, _read_mapping(mapping, bundle, own))
     x = own.scaled(rows.x, client) if (bool(own.scaling) if raw is None else raw) else rows.x
     found = own.answer(x, client)
     lines = _make_lines(own, found)
@@ -83,6 +88,18 @@ def predict(
         listed = [dict(zip(get_columns(own), line, strict=True)) for line in lines]
         by_interval = {"intervals": intervals} if intervals else {}
         print(json.dumps(to_json_value({"model": served_by, "rows": len(lines), **scores, **by_interval, "predictions": listed})))
+
+
+def _read_mapping(path: Path | None, folder: Path, bundle: "Bundle") -> "dict[str, ColumnMapping]":
+    """The mapping that is named, or that of the bundle's kit."""
+    from coterie.data.site_table import find_mapping, read_mapping
+
+    if path is not None and not path.is_file():
+        raise UserError(f"There is no file {path}.")
+    if path is not None and (bundle.schema is None or bundle.schema.agreed is None):
+        raise UserError(f"{folder} was not trained by an agreed schema, which a mapping is for: omit --mapping.")
+    found = path or find_mapping(folder)
+    return {} if found is None else read_mapping(found)
 
 
 def _print_calibration(intervals: list[dict[str, float]], console: "PlainConsole") -> None:

@@ -16,7 +16,7 @@ from coterie.data.column_statistics import Scaling
 from coterie.data.columns import Columns, TableColumn
 from coterie.data.federation import Federation
 from coterie.data.labels import make_interval_names
-from coterie.data.prepare import DONE, Preparation, PrepOptions, get_preparation
+from coterie.data.prepare import ALL_CLIENTS, DONE, Preparation, PrepOptions, get_preparation
 
 SCHEMA = "schema"  # in the provenance of samples and federations
 Kind = Literal["number", "category", "text"]
@@ -91,6 +91,15 @@ class Schema:
         censoring = found.get("censoring") or [1.0] * intervals
         reference = found.get("reference") or [1 - (j + 1) / (intervals + 1) for j in range(intervals)]
         return Task("survival", grid=tuple(map(float, grid)), censoring=tuple(censoring), reference=tuple(reference))
+
+    def make_preparation(self) -> Preparation | None:
+        """How rows are prepared by the sums of all sites; None where these are not known."""
+        if self.scaling is None:
+            return None
+        columns = Columns(tuple(TableColumn(c.name, c.categories if c.kind == "category" else None) for c in self.columns))
+        onehot = any(column.kind == "category" for column in self.columns)
+        wishes = PrepOptions(scale=self.scale, impute=self.impute, categories="onehot" if onehot else "none", statistics=self.statistics)
+        return Preparation(columns, wishes, {ALL_CLIENTS: Scaling.from_dict(self.scaling)})
 
     @property
     def has_grid(self) -> bool:

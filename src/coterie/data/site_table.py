@@ -16,7 +16,7 @@ from coterie.data.columns import format_cell, is_missing
 from coterie.data.federation import Federation
 from coterie.data.labels import MARKS
 from coterie.data.prepare import AGREED_TIMES
-from coterie.data.readers.frames import RawTable
+from coterie.data.readers.frames import RawTable, TableOptions
 from coterie.data.readers.objects import federation_from_frame
 from coterie.data.readers.table_files import to_words
 
@@ -357,6 +357,35 @@ def load_conformed(
         data_seed=data_seed,
         **settings,
     )
+
+
+def conform_rows(frame: "pd.DataFrame", schema: AgreedSchema, mapping: Mapping[str, ColumnMapping], where: str) -> "pd.DataFrame":
+    """Rows to be predicted, in the names, units and words of a schema; a few impossible values become gaps where gaps are filled.
+
+    Raises:
+        UserError: A column is not there, or holds what it should not; the sentence names it.
+    """
+    made, known = conform_table(RawTable(frame, TableOptions(), None), schema, mapping), {*(column.name for column in schema.columns)}
+    unbounded = {column.name for column in schema.columns if column.bounds is None}
+    few = schema.impute != "none"
+    for one in made.findings:
+        if one.column not in known and one.kind != "mapping":
+            continue  # the label, which such rows need not have
+        if one.kind == "units" and one.column in unbounded:
+            continue  # a single row may lie far from what is typical
+        if one.kind != "bounds" or not few or (one.rows or 0) > FEW_IMPOSSIBLE * len(frame):
+            raise UserError(f"{where} {one.describe()}.")
+    rows = made.frame[[column.name for column in schema.columns]].copy()
+    for column in schema.columns:
+        if column.bounds is not None:
+            rows[column.name] = rows[column.name].where(rows[column.name].between(*column.bounds))
+    return rows
+
+
+def find_mapping(bundle: Path) -> Path | None:
+    """The mapping of the kit in which a bundle lies; None where it lies in none."""
+    kit = next((folder for folder in bundle.absolute().parents[:3] if (folder / "kit.json").is_file()), None)
+    return None if kit is None or not (kit / MAPPING_FILE).is_file() else kit / MAPPING_FILE
 
 
 def frame_training_rows(federation: Federation, schema: AgreedSchema) -> "pd.DataFrame":

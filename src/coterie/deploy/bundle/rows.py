@@ -23,6 +23,7 @@ from coterie.data.prepare import get_preparation, scale_targets
 from coterie.data.readers.files import read_npz
 from coterie.data.readers.frames import check_columns
 from coterie.data.schema import SCHEMA, Schema
+from coterie.data.site_table import ColumnMapping, conform_rows
 from coterie.data.table import has_several_inputs, pack_inputs
 from coterie.data.text import get_text_column
 from coterie.data.tokens import get_text_blocker
@@ -171,14 +172,21 @@ class SiteRows:
     y: Array | None = None  # (m,) class numbers or targets in their own units, or (m, L) labels of 0 and 1
 
 
-def read_rows(path: Path, bundle: Bundle, label: str | None = None, client: str | None = None) -> SiteRows:
+def read_rows(
+    path: Path,
+    bundle: Bundle,
+    label: str | None = None,
+    client: str | None = None,
+    mapping: Mapping[str, ColumnMapping] | None = None,
+) -> SiteRows:
     """The rows of a file: .npy holds samples, .npz an array x, anything else is read as CSV with a line of names.
 
-    The rows of a table are prepared as those of training were, where the bundle states how.
+    The rows of a table are prepared as those of training were, where the bundle states how. `mapping` are the site's own names, factors and
+    words, for a bundle of sites that agreed on a schema.
     """
     if not path.is_file():
         raise UserError(f"There is no file {path}.")
-    rows = _read_arrays(path, bundle, label) if path.suffix in (".npy", ".npz") else _read_table(path, bundle, label, client)
+    rows = _read_arrays(path, bundle, label) if path.suffix in (".npy", ".npz") else _read_table(path, bundle, label, client, mapping or {})
     if not len(rows.x):
         raise UserError(f"{path} holds no rows.")
     return rows
@@ -190,10 +198,10 @@ def prepare_inputs(bundle: Bundle, rows: Any, client: str | None) -> Array:
         return pack_inputs(bundle.several, rows, "The samples")
     if isinstance(rows, np.ndarray) or not hasattr(rows, "columns"):
         return np.asarray(rows)
+    rows = _conform(rows, bundle, {}, "The table")
     if (made := _prepare_table(rows, bundle, client, "The table")) is not None:
         return made
-    texts = rows.map(lambda cell: "" if cell is None or cell != cell else str(cell))
-    made = _select_numbers(texts, bundle, "The table")
+    made = _select_numbers(_to_texts(rows), bundle, "The table")
     return bundle.scaled(made, client) if bundle.scaling else made
 
 
@@ -253,10 +261,44 @@ def join_inputs(inputs: Inputs, arrays: Mapping[str, Array], where: str) -> Arra
     return pack_inputs(inputs, {name: arrays[name] for name in names} if inputs.names else tuple(arrays[name] for name in names), where)
 
 
-def _read_table(path: Path, bundle: Bundle, label: str | None, client: str | None) -> SiteRows:
-    frame, y = (read_text_table(path), None) if label is None else read_labelled_table(path, bundle.classes, label, bundle.task)
+def _read_table(path: Path, bundle: Bundle, label: str | None, client: str | None, mapping: Mapping[str, ColumnMapping]) -> SiteRows:
+    frame, y = read_text_table(path), None
+    if label is not None:
+        frame = _map_labels(frame, label, bundle, mapping)
+        frame, y = split_labelled_frame(frame, bundle.classes, label, bundle.task, str(path))
+    frame = _conform(frame, bundle, mapping, str(path))
     made = _prepare_table(frame, bundle, client, str(path))
-    return SiteRows(_select_numbers(frame, bundle, path) if made is None else made, y)
+    return SiteRows(_select_numbers(_to_texts(frame), bundle, path) if made is None else made, y)
+
+
+def _conform(frame: "pd.DataFrame", bundle: Bundle, mapping: Mapping[str, ColumnMapping], where: str) -> "pd.DataFrame":
+    """The rows in the names, units and words of the schema that sites agreed on; as they are without one."""
+    agreed = None if bundle.schema is None else bundle.schema.agreed_schema
+    return frame if agreed is None else conform_rows(frame, agreed, mapping, where)
+
+
+def _map_labels(frame: "pd.DataFrame", label: str, bundle: Bundle, mapping: Mapping[str, ColumnMapping]) -> "pd.DataFrame":
+    """The labels in the words and units of the schema: a site's own stand in its mapping."""
+    agreed = None if bundle.schema is None else bundle.schema.agreed_schema
+    names = label.split(",") if bundle.task.name == "survival" else [label]
+    for name, own in zip(names, [] if agreed is None else [mapping.get(each) for each in agreed.labels], strict=False):
+        if own is None or name not in frame:
+            continue
+        scaled = (own.factor, own.offset) != (1.0, 0.0)
+        cells = [own.words.get(cell.strip(), cell) for cell in frame[name]]
+        numbers = [parse_number(cell) if scaled else None for cell in cells]
+        frame = frame.assign(
+            **{
+                name: [
+                    cell if number is None else str(number * own.factor + own.offset) for cell, number in zip(cells, numbers, strict=True)
+                ]
+            }
+        )
+    return frame
+
+
+def _to_texts(frame: "pd.DataFrame") -> "pd.DataFrame":
+    return frame.map(lambda cell: "" if cell is None or cell != cell else str(cell))
 
 
 def read_text_table(path: Path) -> "pd.DataFrame":

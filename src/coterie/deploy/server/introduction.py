@@ -31,7 +31,7 @@ from coterie.deploy.orders import LARGEST_ORDER, SHORT_HASH, STUDY_QUESTIONS, Or
 from coterie.deploy.server.engine import Carrier, limit_answers
 from coterie.deploy.server.federation import AGREED_FILE, PREPARED_FILE, Claim
 from coterie.deploy.server.members import Members, admit_sites, choose_schema, describe_thin_sites, read_stored_schema
-from coterie.deploy.server.preparation import TableQuestions, collect_scaling, list_preparations
+from coterie.deploy.server.preparation import TableQuestions, check_preparation, collect_scaling, list_preparations
 from coterie.deploy.server.runs import APPROVALS_FILE, STATUS_FILE, Order
 from coterie.deploy.server.times import collect_exits, collect_grid, describe_no_events, fit_times
 from coterie.deploy.server.validation import CARD_BYTES, clean_text, read_card
@@ -102,18 +102,19 @@ def introduce_sites(
     report: Callable[[str], None],
     roster: Mapping[str, Claim] | None = None,
     schema_file: Path | None = None,
+    start: Schema | None = None,
 ) -> tuple[Members, PendingApprovals]:
     """The members: every site's card, after those that took part before, and the sites that have yet to approve the order.
 
     Where too few have approved it, they are asked again until enough have, or until another run has waited for long enough for its turn.
     What stands in a site's way is reported. All sites that take part have the same columns in the same order: those of the run's earlier
-    jobs, or those that `choose_schema` finds.
+    jobs, or those that `choose_schema` finds. `start` is the schema of a bundle, by which its sites were prepared.
     """
     if len(text := terms.as_text()) > LARGEST_ORDER:
         raise UserError(f"The order has {len(text):,} characters, sites take {LARGEST_ORDER:,}: order fewer seeds or methods at once.")
     path = folder / "members.json"
     before = Members.read(path) if path.exists() else None
-    agreed = _read_agreed(schema_file, terms) if before is None else ""
+    agreed = _read_agreed(schema_file, terms, start) if before is None else ""
     schema = before.schema if before is not None else agreed
     hello = Hello(PROTOCOL, order.run, secrets.token_hex(16), terms.model, get_version(), terms.hash, text, schema)
     pending = PendingApprovals(hello, carrier, order.limit, sites)
@@ -161,12 +162,15 @@ def _describe_aggregated(cards: Mapping[str, SiteCard], taken: Iterable[str], te
                 yield f"{spec} {found.reason}."
 
 
-def _read_agreed(schema_file: Path | None, terms: OrderTerms) -> str:
+def _read_agreed(schema_file: Path | None, terms: OrderTerms, start: Schema | None = None) -> str:
     """The schema that the operator has agreed on with the sites, as JSON; empty where there is no such file. An order whose sites report no
-    sums gets it with those of the last study, if that had the same schema."""
+    sums gets it with those of the last study, if that had the same schema; one that starts from a bundle with those of the bundle."""
     path = None if schema_file is None else schema_file.with_name(AGREED_FILE)
     if path is None or not path.exists():
         return ""
+    if start is not None and start.agreed is not None:
+        check_preparation(start, path)
+        return replace(start, label=(), missing=()).to_json()
     agreed, prepared = Schema.from_agreed(read_agreed_schema(path)), path.with_name(PREPARED_FILE)
     if not set(STUDY_QUESTIONS) <= set(terms.facts.asks) and prepared.exists():
         stored = read_schema(read_stored_schema(prepared))
@@ -193,6 +197,8 @@ def _prepare_together(
     agreed = schema.agreed_schema
     assert agreed is not None
     wanted = list_preparations(agreed)
+    if schema.scaling is not None:  # of a bundle
+        wanted = tuple(question for question in wanted if question != "SummarizeTable")
     if not wanted or not set(STUDY_QUESTIONS) <= set(terms.facts.asks):  # other orders go by what the last study was prepared by
         return _Prepared(hello.schema, cards)
     if not set(wanted) <= set(terms.asks):

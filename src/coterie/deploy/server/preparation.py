@@ -3,12 +3,13 @@
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
 from coterie._util.errors import UserError
-from coterie.data.agreed_schema import AgreedColumn, AgreedSchema
+from coterie.data.agreed_schema import AgreedColumn, AgreedSchema, read_agreed_schema
 from coterie.data.column_statistics import Scaling
 from coterie.data.schema import Schema
 from coterie.deploy.messages import PROTOCOL, MessageError, SiteCard, TableAsk, get_version, to_message
@@ -41,6 +42,21 @@ class TableQuestions:
             except MessageError as error:
                 faults[site] = str(error)
         return found, faults
+
+
+def check_preparation(schema: Schema | None, path: Path) -> None:
+    """Refuse the schema of a bundle whose sites were prepared in another way than the federation's schema file, if it has one, states.
+
+    Raises:
+        UserError: The files differ, or the bundle does not hold what its sites were prepared by.
+    """
+    if not path.exists():
+        return
+    agreed = read_agreed_schema(path)
+    if schema is not None and schema.agreed is not None and schema.agreed_schema != agreed:
+        raise UserError(f"The bundle was trained by another schema than {path}: restore that file, or name another bundle.")
+    if agreed.is_fitted_together and (schema is None or schema.scaling is None):
+        raise UserError("The bundle does not hold by what its columns were scaled: name one of runs/RUN/bundles, or train anew.")
 
 
 def list_preparations(schema: AgreedSchema) -> tuple[AskName, ...]:

@@ -174,6 +174,8 @@ def _keep_served_models(study: Study, lane: Lane, serving: Serving, names: Seque
         clients={ids[int(client)]: int(row) for client, row in zip(serving.clients, serving.rows, strict=True)},
         combiner=serving.combiner,
         features=schema.features or None if schema is not None and own else None,
+        preparation=schema.make_preparation() if schema is not None and own else None,
+        schema=schema if schema is not None and own and schema.agreed is not None else None,
         task=members.learned,
     )
     target = folder / make_folder_name(lane.label)
@@ -198,9 +200,10 @@ class Job:
     roster: Mapping[str, Claim] | None = None  # what the operator lets sites claim
     schema_file: Path | None = None  # where the federation keeps the columns that the sites of its last run agreed on
 
-    def introduce(self, terms: OrderTerms) -> tuple[Members, PendingApprovals]:
-        """The members of the run, and the sites that have yet to approve the order."""
-        return introduce_sites(self.order, terms, self.carrier, self.sites, self.folder, self.report, self.roster, self.schema_file)
+    def introduce(self, terms: OrderTerms, bundle: Bundle | None = None) -> tuple[Members, PendingApprovals]:
+        """The members of the run, and the sites that have yet to approve the order. Sites are prepared as those of a bundle were."""
+        where = self.carrier, self.sites, self.folder, self.report, self.roster, self.schema_file
+        return introduce_sites(self.order, terms, *where, None if bundle is None else bundle.schema)
 
 
 def run_order(
@@ -229,11 +232,11 @@ def _run_study(job: Job) -> bool:
     methods = tuple(build(spec, trust=spec in order.trusted) for spec in settings.methods)
     check_async_methods(settings.plan, settings.methods, methods)
     terms = order.terms(methods)
-    members, pending = job.introduce(terms)
+    bundle = load_kept_bundle(folder, order.start) if order.start else None
+    members, pending = job.introduce(terms, bundle)
     clock, carrier = _ApprovalClock(job.clock, pending), _MembersCarrier(job.carrier, members.here)
     problem = make_problem(members, settings.model)
-    if order.start:
-        bundle = load_kept_bundle(folder, order.start)
+    if bundle is not None:
         check_fit(bundle, members)
         problem = ContinuedProblem(**vars(problem), start=bundle.models)
     engine = FederatedEngine(
@@ -275,7 +278,7 @@ def _run_evaluation(job: Job) -> bool:
     if len(looks) >= wanted.looks:
         return True
     (folder / "members.json").unlink(missing_ok=True)
-    members, _ = job.introduce(terms)
+    members, _ = job.introduce(terms, bundle)
     check_fit(bundle, members)
     serving, without = serve_bundle(bundle, members)
     if without:
