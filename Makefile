@@ -69,7 +69,7 @@ docs: $(VENV)/.dev  ## the parts of the documentation that are made from the cod
 results: $(VENV)/.dev  ## docs/results and its sentences in README.md, made again from the scores in results/; runs no study
 	$(BIN)/python scripts/make_results.py
 
-site: $(VENV)/.docs $(VENV)-flower/.done  ## the documentation as build/site/index.html: needs no network to read; tutorials are executed where Coterie has changed
+site: $(VENV)/.docs  ## the documentation as build/site/index.html: needs no network to read; tutorials are executed where Coterie has changed
 	$(BIN)/python -m sphinx -W --keep-going -q -d build/site-pages docs build/site
 
 bench: $(VENV)/.core $(VENV)-pfl/.done $(VENV)-flower/.done $(VENV)-cfla/.done  ## side by side with peers; then CFLA's own example, where MNIST is in COTERIE_DATA

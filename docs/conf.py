@@ -99,7 +99,7 @@ del draw, sh
 
 def hash_sources() -> str:
     """A hash of what tutorials depend on besides their own cells: they are executed again when Coterie changes."""
-    paths = [*sorted((ROOT / "src").rglob("*.py")), ROOT / "constraints.txt", ROOT / "constraints-flower.txt"]
+    paths = [*sorted((ROOT / "src").rglob("*.py")), ROOT / "constraints.txt"]
     return hashlib.sha256(b"".join([*(path.read_bytes() for path in paths), STARTUP.encode()])).hexdigest()[:16]
 
 
@@ -121,7 +121,6 @@ os.environ |= {
     "JUPYTER_DATA_DIR": str(_home / "data"),
     "JUPYTER_PATH": "",
     "JUPYTER_RUNTIME_DIR": str(_home / "runtime"),
-    "COTERIE_FLOWER": str(ROOT / ".venv-flower" / "bin"),  # of the tutorial in a Flower app
     "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", ""))),
     "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH", "")))),
 }
