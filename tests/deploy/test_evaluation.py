@@ -340,3 +340,14 @@ def test_commands_refuse_in_one_sentence(bundle: Path, tmp_path: Path, monkeypat
     (made / "status.json").write_text('{"status": "complete"}')
     (made / "history.jsonl").write_text("{}\n")
     assert "damaged at line 1" in refuse("federation", "monitor", str(fed), "--show")
+
+
+@pytest.mark.parametrize("ahead", [-50.0, 0.0, 1e6])
+def test_a_clock_that_was_set_back_delays_no_look(ahead: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    from coterie.cli import federation_monitor
+
+    slept: list[float] = []
+    monkeypatch.setattr(federation_monitor, "time", lambda: 1000.0 + sum(slept))
+    monkeypatch.setattr(federation_monitor, "sleep", slept.append)
+    federation_monitor.wait_for_look(1000.0 + ahead, 60.0)
+    assert sum(slept) == (10.0 if ahead < 0 else 60.0)

@@ -61,7 +61,7 @@ def monitor(
     try:
         while len(done := history.read()) < wanted:
             if done:
-                _wait_until(done[-1].time + every)
+                wait_for_look(done[-1].time, every)
             _look(federation, run, console)
             done = history.read()
             print_look(done[-1], console)
@@ -151,8 +151,9 @@ def await_look(federation: "FederationFolder", run: "RunFolder", console: "Plain
         raise UserError(f"The run {run.name} was not completed ({status}): {run.status_details.get('reason', 'no reason is known')}")
 
 
-def _wait_until(due: float) -> None:
-    """Sleep until a time of this machine, which is the server's."""
+def wait_for_look(last: float, every: float) -> None:
+    """Sleep until the next look is due, by the clock of this machine, which is the server's; of one that was set back since, not longer."""
+    due = min(last, time()) + every
     while (left := due - time()) > 0:
         sleep(min(left, 1.0))
 
