@@ -76,6 +76,13 @@ trains for at least one round, which runs of three rounds or fewer may not pay f
 """
 
 
+MISSED = """\
+Where targets are missed, one draw that is not judged (95, one seed) was looked at. In continuum-strong `auto` serves the models of groups
+with 74.9 %; `structured` by itself has 78.7 %, CLoVE with eight groups 79.1 %. In partial-labels, where ten of 40 clients take part in a
+round, nothing is missed on that draw (`auto` 96.6 %, fine-tuned 96.3 %). The causes are not known; readers and schools were not looked at.
+"""
+
+
 @dataclass(frozen=True)
 class World:
     """The scores of one world, by draw, in percent."""
@@ -156,6 +163,7 @@ def _render_worlds(worlds: Sequence[World]) -> Iterator[str]:
         cells = [world.name, f"{world.fedavg.mean():.1f}", tuned, f"{world.auto.mean():.1f}", f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"]
         yield f"| {' | '.join([*cells, f'{name} {best.mean():.1f}', f'{world.regret:.1f}'])} |"
     yield f"\n{TABLE}"
+    yield f"{MISSED}\n"
     if missing := [world.name for world in worlds if world not in judged]:
         yield f"Not run: `auto` in {', '.join(missing)}.\n"
 
@@ -178,7 +186,27 @@ def _sum_up(judged: Sequence[World]) -> str:
             f"Significantly worse than FedAvg: {_list(below)} (target none: {_judge(not below)});",
             f"not shown to be within {MARGIN} points of FedAvg or better: {_list(inferior)}.",
             f"More than {MARGIN} points behind fine-tuned FedAvg: {_list(behind)} (target none: {_judge(not behind)}).",
+            _compare_regrets(judged),
         ]
+    )
+
+
+def _compare_regrets(judged: Sequence[World]) -> str:
+    """Mean regret of `auto` and of the other methods, each over the worlds that both ran in."""
+    found = {}
+    for key in dict.fromkeys(key for world in judged for key in world.methods if key[0] != "auto"):
+        shared = [world for world in judged if key in world.methods]
+        if 2 * len(shared) < len(judged):
+            continue
+        own = float(np.mean([world.best[1].mean() - world.methods[key].mean() for world in shared]))
+        found[key] = (own, float(np.mean([world.regret for world in shared])), len(shared))
+    if not found:
+        return ""
+    ahead = all(own > regret for own, regret, _ in found.values())
+    (name, stage), (own, regret, count) = min(found.items(), key=lambda item: item[1][0] - item[1][1])
+    return (
+        f"Of {len(found)} other methods and stages that ran in at least half of these worlds, {name} ({stage}) comes nearest: mean regret "
+        f"{own:.2f} over its {count} worlds, where `auto` has {regret:.2f} (target ahead of every rival: {_judge(ahead)})."
     )
 
 
