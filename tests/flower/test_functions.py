@@ -14,6 +14,7 @@ from coterie.core.asks import Evaluate, Gradient, Losses, Share, Train
 from coterie.core.local import Local
 from coterie.core.model import make_layout, read_vector
 from coterie.core.serving import COMBINED, Mixture, Serving
+from coterie.core.vectors import Sketch
 from coterie.flower.functions import (
     Abilities,
     Config,
@@ -31,6 +32,7 @@ NET = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
 LAYOUT, ONE = make_layout(NET), np.zeros(1, dtype=np.int64)
 MODEL = read_vector(NET)
 LOCAL = Local(lr=0.1, epochs=2, batch_size=8)
+SKETCH = Sketch(size=4, key=7)
 BOTH = Abilities(("Train", "Evaluate"))
 
 
@@ -143,7 +145,14 @@ def test_asks_that_functions_cannot_express_are_named(ask: Any, words: str) -> N
     assert (functions_first.find_obstacle(ask) is None) is isinstance(ask, (Gradient, Losses))
 
 
+def test_noise_that_the_server_could_subtract_is_refused() -> None:
+    noised = replace(TRAIN, sketch=replace(SKETCH, clip=1.0, noise=1.0))
+    for abilities in (BOTH, Abilities(engine=True)):
+        assert abilities.find_obstacle(noised) == "Train with simulated noise on sketches"
+
+
 def test_plain_asks_are_answered_by_functions() -> None:
     assert BOTH.find_obstacle(TRAIN) is None
+    assert BOTH.find_obstacle(replace(TRAIN, sketch=SKETCH)) is None
     assert BOTH.find_obstacle(EVALUATE) is None
     assert Abilities(("Train", "Evaluate"), proximal=True).find_obstacle(replace(TRAIN, local=replace(LOCAL, mu=0.1))) is None

@@ -38,6 +38,9 @@ class Abilities:
     def find_obstacle(self, ask: Ask[Any]) -> str | None:
         """What of an ask is not answered, as in: the nodes do not answer ...; None where all is."""
         kind = type(ask).__name__
+        sketch = getattr(ask, "sketch", None)
+        if sketch is not None and sketch.clip is not None:  # its noise is drawn from keys that the server knows, too
+            return f"{kind} with simulated noise on sketches"
         if kind not in self.own:
             return None if self.engine else kind
         limits = _list_train_limits(ask, proximal=self.proximal) if isinstance(ask, Train) else _list_evaluate_limits(ask)
