@@ -51,6 +51,7 @@ from coterie.analysis.records import Records
 from coterie.analysis.roles import get_assignment, make_variant
 from coterie.analysis.scores import TAIL_ROUNDS
 from coterie.core.method import Method
+from coterie.data.catalogue import load
 from coterie.engines.device import DeviceError
 from coterie.evidence.settings import Settings
 from coterie.methods.catalogue import build
@@ -92,6 +93,8 @@ class World:
         """The same with validation parts."""
         if "(" not in self.data:
             return f"{self.data}(validation=0.2)"
+        if "test=" not in self.data:
+            return self.data.replace(")", ",validation=0.2)", 1)
         return self.data.replace("test=", "validation=0.2,test=", 1)
 
 
@@ -131,7 +134,7 @@ WORLDS: dict[str, World] = {
     "unequal": _made("unequal groups", "", f"rotated(groups=4,shares=(0.7,0.15,0.1,0.05),{_40})"),
     "continuum-mild": _made("continuum", "60 degrees", f"continuum(degrees=60,{_40})"),
     "continuum-strong": _made("continuum", "180 degrees", f"continuum(degrees=180,{_40})"),
-    "synthetic": World("continuum", "synthetic(1,1)", "synthetic(1,1,clients=30,test=0.3)", rates=(0.01, 0.03, 0.1, 0.3)),
+    "synthetic": World("continuum", "synthetic(1,1)", "synthetic(1,1,clients=30)", rates=(0.01, 0.03, 0.1, 0.3)),
     "partial-rotation": _made("partial participation", "groups", f"rotated(groups=4,{_40})", cohort=10),
     "partial-labels": _made("partial participation", "labels", f"dirichlet(alpha=0.1,{_40})", cohort=10),
     "newcomers": _made("newcomers", "with labels", "rotated(groups=4,clients=50,test=0.3)/unseen(0.2)", newcomers=True),
@@ -300,6 +303,7 @@ class Piece:
             stored: dict[str, Any] = json.loads(self.choice.read_text(encoding="utf-8"))
             return stored
         world, entry = WORLDS[self.world], METHODS[self.method]
+        load(world.tuning_data, data_seed=TUNING[0], data_dir=self.data_dir)  # a fault of the data is not one of the method
         (first, models), *others = entry.trials(world)
         stages = entry.stages(world)
         found: dict[str, list[Trial]] = {stage: [] for stage in stages}

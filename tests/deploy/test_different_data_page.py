@@ -72,7 +72,7 @@ def test_the_page_leads_to_a_bundle_at_every_site(tmp_path: Path, monkeypatch: p
     assert (tmp_path / "fed/runs/first/study").is_dir()
     for site in SITES:
         assert read_bundle(fed.kit(site) / "bundles" / "first" / "fedavg").clients == {site: 0}
-    (tmp_path / "new.csv").write_text("glucose,ward,age\n70,surgery,40\n140,hospice,40\n")
+    (tmp_path / "new.csv").write_text("glucose,ward,age\n3.9,surgery,40\n7.8,hospice,40\n")
     (predict,) = [command for command in COMMANDS if "predict" in command]
     answers = run(predict)
     assert "yes" in answers

@@ -108,7 +108,7 @@ def test_the_page_leads_over_processes_to_bundles_and_papers(processes: Processe
     assert len(scalings) == len(SITES)
     assert len({tuple(scaling.mean) for scaling in scalings}) == 1  # that of all sites, also at west, which reports none
     assert any(abs(mean - 99.4) < 1 for mean in scalings[0].mean)
-    (tmp_path / "new.csv").write_text("glucose,ward,age\n70,surgery,40\n140,hospice,40\n")
+    (tmp_path / "new.csv").write_text("glucose,ward,age\n3.9,surgery,40\n7.8,hospice,40\n")
     assert re.findall(r"(?m)^\d +(no|yes)", run(pick("coterie predict"))) == ["no", "yes"]
     run(pick("coterie dossier"))
     papers = {path.name for path in (tmp_path / "fed/dossier/first").iterdir()}

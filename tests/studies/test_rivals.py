@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from scipy import stats
 
 from coterie._util.errors import UserError
-from coterie.data.catalogue import is_data_spec
+from coterie.data.catalogue import is_data_spec, load
 from coterie.engines.device import DeviceError
 from study_scripts import ROOT, script
 
@@ -54,6 +55,15 @@ def test_every_world_and_method_is_named_and_worlds_can_be_read() -> None:
     assert all(world in rivals.WORLDS for entry in rivals.METHODS.values() for world in entry.home)
     readable = [world for world in rivals.WORLDS.values() if "labelled=" not in world.data]
     assert all(is_data_spec(data) for world in readable for data in (world.data, world.tuning_data))
+
+
+@pytest.mark.parametrize("name", [name for name, world in rivals.WORLDS.items() if re.match("digits|synthetic|heart", world.data)])
+def test_worlds_of_embedded_data_load_with_validation_parts(name: str) -> None:
+    world = rivals.WORLDS[name]
+    assert load(world.data, data_seed=rivals.FIRST).validation is None
+    tuning = load(world.tuning_data, data_seed=rivals.TUNING[0])
+    assert tuning.validation is not None
+    assert sum(map(len, tuning.validation)) > 0
 
 
 def test_all_methods_have_six_trials_a_stage_on_draws_that_are_not_compared(small: tuple[Path, Any]) -> None:
